@@ -1,0 +1,98 @@
+// The C API of the software card: plain data in and out, no torch, no exceptions across it.
+//
+// Calls that can fail return 0 on success and a SPYRE_* code otherwise, with a message in
+// `error` (at most `capacity` bytes, zero-terminated). A program's bytes are the binary form of
+// `openspyre.ir.program.Program` (see `src/openspyre/ir/binary.py` for the format).
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SPYRE_API __attribute__((visibility("default")))
+
+enum {
+  SPYRE_OK = 0,
+  SPYRE_INVALID_PROGRAM = 1,  // malformed, corrupted, another version
+  SPYRE_OUT_OF_MEMORY = 2,    // of the card
+  SPYRE_STOPPED = 3,          // the program did something the card does not allow
+  SPYRE_INDEX = 4,            // an index of the user's is out of range
+  SPYRE_BAD_ARGUMENT = 5,     // of this API
+};
+
+typedef struct spyre_card spyre_card;
+typedef struct spyre_program spyre_program;
+
+typedef struct {
+  char text[1024];
+} spyre_error;
+
+// What one launch did. Cycles are core clock cycles, busy cycles are summed over cores.
+// Counts do not depend on the host's caches.
+typedef struct {
+  uint64_t cycles;
+  uint64_t bound_p_cycles;  // max(flop / peak, bytes / peak), card.md 4
+  uint64_t pt_busy, sfu_busy, load_busy, store_busy;
+  uint64_t device_read_bytes, device_write_bytes;  // multicast data counts once
+  uint64_t ring_bytes;
+  uint64_t flop;      // of PT: 2 per multiply-add
+  uint64_t sfu_ops;   // scalar ops of SFU
+  uint64_t lx_peak;   // bytes of the fullest core
+  uint64_t cores;     // that had work
+  uint64_t instructions;  // dynamic, all cores
+} spyre_report;
+
+// --- the card ------------------------------------------------------------------------------
+// `names`/`values`: the numbers of a CardSpec, by name (a missing or unknown name is an error).
+// `memory`: bytes of device memory; the address range is reserved at once, pages when touched.
+SPYRE_API int spyre_card_open(const char* const* names, const double* values, size_t count,
+                              uint64_t memory, int threads, spyre_card** card,
+                              spyre_error* error);
+SPYRE_API void spyre_card_close(spyre_card* card);
+
+// Device memory is one range [base, base + size); addresses are what tensors carry. On this card
+// they are host addresses too, but only the copy engine (spyre_card_write/read) may rely on it.
+SPYRE_API uint64_t spyre_card_memory_base(const spyre_card* card);
+SPYRE_API uint64_t spyre_card_memory_size(const spyre_card* card);
+// Gives the pages of a range back to the host; contents are lost (poisoned in debug mode).
+SPYRE_API int spyre_card_memory_release(spyre_card* card, uint64_t address, uint64_t bytes);
+
+// Bumps a counter that says "bytes of this range may have changed"; the panel cache of `execute`
+// is valid while the counter of the range is. Ranges are allocations: the allocator calls
+// `track` for a new block and passes the block's address to `touch` on every copy into it.
+// Launches touch what they store to by themselves.
+SPYRE_API void spyre_card_touch(spyre_card* card, uint64_t address, uint64_t bytes);
+
+// --- programs ------------------------------------------------------------------------------
+// Decodes and keeps a program; its bytes lie in card memory at `address` (the caller allocated
+// and wrote them; the card copies nothing else). The program must be destroyed before the card.
+SPYRE_API int spyre_program_create(spyre_card* card, uint64_t address, uint64_t bytes,
+                                   spyre_program** program, spyre_error* error);
+SPYRE_API void spyre_program_destroy(spyre_program* program);
+SPYRE_API uint64_t spyre_program_slot_count(const spyre_program* program);
+SPYRE_API uint64_t spyre_program_pool_bytes(const spyre_program* program);
+
+// Step 1 of a launch, on the host: fills the symbol block.
+SPYRE_API int spyre_program_fill(const spyre_program* program, const uint64_t* addresses,
+                                 size_t address_count, const int64_t* sizes, size_t size_count,
+                                 const double* scalars, size_t scalar_count, uint64_t pool,
+                                 int64_t* slots, spyre_error* error);
+// Step 2 is a copy of the block to card memory at `slot_address`.
+// Step 3: runs the program against the block there. Returns when it has finished.
+SPYRE_API int spyre_program_run(spyre_program* program, uint64_t slot_address,
+                                spyre_error* error);
+// Cycles of the program for the sizes in a block; values are not computed, addresses not used.
+SPYRE_API int spyre_program_time(spyre_program* program, const int64_t* slots,
+                                 spyre_report* report, spyre_error* error);
+
+// --- facts ---------------------------------------------------------------------------------
+SPYRE_API const char* spyre_isa(void);             // "avx512", "avx2" or "portable"
+SPYRE_API const char* spyre_op_name(int code);     // NULL if there is none
+SPYRE_API int spyre_format_version(void);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,96 @@
+// The inner loops of `execute`, one table per instruction set, chosen once per process.
+//
+// Every table gives the same bits for the same call (docs/decisions/0001.md): one accumulator per
+// matmul output with ascending k and fused multiply-add; 64 lane partials and one fixed tree for
+// row reductions; the same polynomials with the same order of operations.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace spyre {
+
+// Element types, numbered as in src/openspyre/ir/binary.py.
+enum class DType : uint8_t { F16, BF16, F32, I64, I32, I16, I8, U8, B1 };
+
+constexpr int kStickBytes = 128;
+constexpr int kLanes = 64;        // lanes of one stick of f16
+constexpr int kMaxLanes = 1024;   // longest register of the vector interpreter: 16 sticks
+
+// A register of the vector interpreter: kMaxLanes values of its class. Floats are f32, i64, i32
+// and bool are int64 (i32 sign-extended after every op, bool 0 or 1).
+union alignas(64) Register {
+  float f[kMaxLanes];
+  int64_t i[kMaxLanes];
+};
+
+// One op over `lanes` lanes (1..kMaxLanes, any value). Unused operands are null. An operand may be
+// the destination. Functions for i32 and i64 differ only in the wrap.
+using VecFn = void (*)(Register* d, const Register* a, const Register* b, const Register* c,
+                       int lanes);
+
+// Loads and stores of `lanes` elements, `stride` bytes apart (0: splat; the element size:
+// contiguous; anything else: strided), any alignment. Loads widen; stores round to nearest even
+// (floats) or wrap (integers).
+using LoadFn = void (*)(Register* d, const void* from, ptrdiff_t stride, int lanes);
+using StoreFn = void (*)(const Register* a, void* to, ptrdiff_t stride, int lanes);
+
+// Adds `lanes` values to the 64 partials of a row reduction (lane x goes to partial x % 64, in
+// ascending order), and folds the partials with one fixed tree. `op` numbers: REDUCTIONS.
+enum class Reduce : uint8_t { None, Sum, Max, Min, Prod, Any };
+struct alignas(64) Partials {
+  union {
+    float f[kLanes];
+    int64_t i[kLanes];
+  };
+};
+using AccumulateFn = void (*)(Partials* p, const Register* a, int lanes);
+using FoldFn = void (*)(const Partials* p, Register* scalar);  // result in lane 0
+
+// One matmul block row: c[rows][columns] (+)= a[rows][k] * panel[k][columns].
+//   a: f32, row stride `a_stride` floats. rows 1..any (the kernel blocks by 6).
+//   panel: columns <= 64, of `b_type` (f16, bf16 or f32), k rows `b_stride` elements apart,
+//          columns contiguous; reads columns rounded up to 16 (the caller pads).
+//   c: rows `c_stride` elements apart, of `c_type`; `accumulate` starts from c (f32 only).
+struct PtBlock {
+  int rows, columns, k;
+  const float* a;
+  ptrdiff_t a_stride;
+  const void* panel;
+  ptrdiff_t b_stride;
+  DType b_type;
+  void* c;
+  ptrdiff_t c_stride;
+  DType c_type;
+  bool accumulate;
+};
+
+struct Kernels {
+  const char* isa;
+  void (*pt)(const PtBlock& block);
+  // Packs b[k][n] (element strides, any) into panel[k][64] of the same type, columns padded with 0.
+  void (*pack)(const void* b, ptrdiff_t k_stride, ptrdiff_t n_stride, DType type, int k, int n,
+               void* panel);
+  // Widens a[rows][k] (element strides, f16/bf16/f32) to f32 rows `out_stride` floats apart.
+  void (*widen)(const void* a, ptrdiff_t row_stride, ptrdiff_t k_stride, DType type, int rows,
+                int k, float* out, ptrdiff_t out_stride);
+  // By op code (src/openspyre/ir/ops.py) and class 0: f32, 1: i64, 2: i32, 3: bool; the class is
+  // that of the arguments (for `where`: of the last two). Null where the op has no such class.
+  VecFn vec[128][4];
+  // By target dtype and class of the argument: value rounded or wrapped, kept in its register
+  // class (float <-> integer conversion included; float to integer truncates, NaN and
+  // out-of-range values as x86 cvttss2si gives them).
+  VecFn cast[9][4];
+  LoadFn load[9];
+  StoreFn store[9];
+  void (*neutral)(Partials* p, Reduce op, int value_class);
+  AccumulateFn accumulate[6][4];
+  FoldFn fold[6][4];
+  // Combines two registers lane by lane with a reduction's op (for reductions over outer axes).
+  VecFn combine[6][4];
+};
+
+const Kernels& kernels();                       // best table this CPU supports
+const Kernels* kernels_named(const char* isa);  // "avx512", "avx2", "portable"; null if unusable
+
+}  // namespace spyre

@@ -1,0 +1,329 @@
+"""The Kernel: what to compute, on whole tensors, and the plan tables the stages fill.
+
+A Kernel is a list of ops in order. An op is one loop nest: for every point of its iteration
+space it evaluates one scalar expression and stores it (or combines it into a reduction). All of
+it is immutable; a stage returns a new Kernel (`dataclasses.replace`).
+
+Arithmetic. A value is of one of four compute classes: f32 (every float dtype widens to it), i64,
+i32 (wraps at 32 bits) and bool. A load of f16 gives an f32 value, exactly. Rounding to a narrow
+float happens where the expression says `cast` to it and where a narrow tensor is stored,
+nowhere else (numerics `ieee`). The same holds for int8, int16 and uint8 (wrap on cast, store).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Union
+
+from openspyre.ir.index import Expr
+
+
+class DType(Enum):
+    """Element types; the value is the name in kernel text."""
+
+    F16 = "f16"
+    BF16 = "bf16"
+    F32 = "f32"
+    I64 = "i64"
+    I32 = "i32"
+    I16 = "i16"
+    I8 = "i8"
+    U8 = "u8"
+    BOOL = "b1"
+
+    @property
+    def bytes(self) -> int:
+        return _BYTES[self]
+
+    @property
+    def is_float(self) -> bool:
+        return self in (DType.F16, DType.BF16, DType.F32)
+
+    @property
+    def compute(self) -> DType:
+        """The class a loaded value has: f32, i64, i32 or bool (narrow integers widen to i32)."""
+        if self.is_float:
+            return DType.F32
+        return DType.I32 if self in (DType.I16, DType.I8, DType.U8) else self
+
+
+_BYTES = {
+    DType.F16: 2, DType.BF16: 2, DType.F32: 4, DType.I64: 8, DType.I32: 4,
+    DType.I16: 2, DType.I8: 1, DType.U8: 1, DType.BOOL: 1,
+}  # fmt: skip
+
+
+class Role(Enum):
+    """Who owns a tensor. Everything but LOCAL is plain bytes at its own strides."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    MUTATED = "mutated"  # an input that the kernel also writes
+    LOCAL = "local"  # lives only inside the kernel; its strides mean nothing
+    SCALAR = "scalar"  # a 0-dim value passed at launch from the host (a float64 CPU tensor)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of the kernel.
+
+    Attributes:
+        shape: extents, expressions over the kernel's symbols.
+        strides: in elements, for every role but LOCAL and SCALAR; the address a launch passes is
+            that of element zero. Zero and negative values are legal. Empty for LOCAL.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[Expr, ...]
+    role: Role
+    strides: tuple[Expr, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """One dim of an iteration space, with its extent over the kernel's symbols."""
+
+    name: str
+    extent: Expr
+
+
+# --- scalar expressions: the value of an op at one point ------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The element of `tensor` at `index`, one expression per dim of the tensor.
+
+    An index is an expression over the op's dims, the kernel's symbols and the names of the op's
+    lookups. `guarded` says that the index may leave the tensor; the value is then 0 there and
+    the expression around it (a `where`) does not use it.
+    """
+
+    tensor: str
+    index: tuple[Expr, ...]
+    dtype: DType  # compute class of the value
+    guarded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A literal of a compute class (for bool: 0 or 1)."""
+
+    value: float | int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """An index expression used as a value; its class is i64 (or i32 where a range proves it)."""
+
+    value: Expr
+    dtype: DType = DType.I64
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """`op(*args)`, op a name of the op table (`ir/ops.py`).
+
+    `dtype` is the class of the result. For `cast` it may be any DType: the value is rounded (or
+    wrapped) to it and goes on in its compute class.
+    """
+
+    op: str
+    args: tuple[Scalar, ...]
+    dtype: DType
+
+
+Scalar = Union[Load, Const, Index, Call]
+
+
+# --- ops ------------------------------------------------------------------------------------
+
+
+class Kind(Enum):
+    MAP = "map"  # out[i] <- body
+    REDUCE = "reduce"  # out[i] <- reduce over r of body
+    CONTRACT = "contract"  # out[i] <- sum over r of a * b; body is Call("mul", (Load a, Load b))
+    GATHER = "gather"  # a MAP some of whose loads use a lookup
+    SCATTER = "scatter"  # a MAP whose store index uses a lookup; points in row-major order
+    SCAN = "scan"  # out[i, r] <- running reduce over r (inclusive); r is the last dim
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """An index read from memory: `name` stands for tensor[index] in loads and the store.
+
+    Attributes:
+        tensor: an integer tensor.
+        index: affine over the op's dims (no lookup inside a lookup).
+        size: the extent of the dim it indexes; a value outside [0, size) (after `wrap`) is an
+            error of the user's, raised with the op's source, unless the load is guarded.
+        wrap: negative values count from the end.
+    """
+
+    name: str
+    tensor: str
+    index: tuple[Expr, ...]
+    size: Expr
+    wrap: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where an op stores: a tensor and one index expression per dim of it."""
+
+    tensor: str
+    index: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One loop nest.
+
+    Attributes:
+        dims: parallel dims, outermost first. May be empty (a scalar).
+        rdims: reduced dims (REDUCE, CONTRACT) or the scanned dim (SCAN). An empty extent gives
+            the neutral element.
+        body: the value at one point of dims x rdims.
+        out: for REDUCE and CONTRACT the index has no rdims. Only the points written change; an
+            op may write a part of a tensor (`cat` is one op per piece).
+        reduce: sum, max, min, prod, any (bool or); None for MAP, GATHER, SCATTER. Max and min
+            propagate NaN. Sums of floats are f32.
+        accumulate: SCATTER only: add to what is there instead of replacing it.
+        source: the user's line or op names, for messages and reports.
+    """
+
+    name: str
+    kind: Kind
+    dims: tuple[Dim, ...]
+    body: Scalar
+    out: Access
+    rdims: tuple[Dim, ...] = ()
+    reduce: str | None = None
+    lookups: tuple[Lookup, ...] = ()
+    accumulate: bool = False
+    source: str = ""
+
+
+# --- plan tables ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StickLayout:
+    """How a region-local tensor lies: its dims from outermost to the stick dim (last)."""
+
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One tile loop: the axis it walks and how many points of it a tile holds at most."""
+
+    axis: str
+    tile: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Ops that run under the same tile loops on the same cores, in order.
+
+    Attributes:
+        axes: the step's shared axes with their extents.
+        binding: for every op, which of its dims walks which shared axis.
+        loops: tile loops over shared axes, outermost first.
+        inner: for an op, tile loops of its own over its private dims, outermost first.
+    """
+
+    name: str
+    ops: tuple[str, ...]
+    axes: tuple[Dim, ...]
+    binding: Mapping[str, Mapping[str, str]]  # op -> {dim of the op: shared axis}
+    loops: tuple[Loop, ...] = ()
+    inner: Mapping[str, tuple[Loop, ...]] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One axis of a work division: `parts` cores share it, in units of `granule` points.
+
+    Part p of an axis with extent E holds granules [p*G//parts, (p+1)*G//parts) of its
+    G = ceil(E / granule). The core's coordinate is (core // stride) % parts.
+    """
+
+    axis: str
+    parts: int
+    stride: int
+    granule: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """The split of a step over cores; the product of parts is at most the card's cores."""
+
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def cores(self) -> int:
+        total = 1
+        for part in self.parts:
+            total *= part.parts
+        return total
+
+
+class Space(Enum):
+    DEVICE = "device"
+    LX = "lx"
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """Where a local tensor lives. For LX: an offset, its bytes per core, its lifetime in steps."""
+
+    space: Space
+    offset: int
+    bytes: int
+    first: int
+    last: int
+
+
+def _empty() -> Mapping[str, object]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A region: tensors, ops in order, and the plan.
+
+    Attributes:
+        symbols: size symbols in the order a launch passes them.
+        arguments: names of the tensors a launch passes, in order (every role but LOCAL).
+        limits: for every symbol the inclusive range [low, high] this plan must serve.
+    """
+
+    name: str
+    symbols: tuple[str, ...]
+    arguments: tuple[str, ...]
+    tensors: Mapping[str, Tensor]
+    ops: tuple[Op, ...]
+    limits: Mapping[str, tuple[int, int]] = field(default_factory=lambda: MappingProxyType({}))
+    layouts: Mapping[str, StickLayout] = field(default_factory=lambda: MappingProxyType({}))
+    steps: tuple[Step, ...] = ()
+    divisions: Mapping[str, Division] = field(default_factory=lambda: MappingProxyType({}))
+    residency: Mapping[str, Residency] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def walk(body: Scalar) -> Iterator[Scalar]:
+    """Every node of a scalar expression, arguments before their call."""
+    if isinstance(body, Call):
+        for arg in body.args:
+            yield from walk(arg)
+    yield body
+
+
+def loads(op: Op) -> tuple[Load, ...]:
+    """The distinct loads of an op's body, in order."""
+    return tuple(dict.fromkeys(n for n in walk(op.body) if isinstance(n, Load)))

@@ -1,0 +1,292 @@
+"""The Program: what each unit of each core does. Emitted once, immutable, run many times.
+
+One Program serves every core (SPMD) and a range of sizes: whatever differs between cores is
+affine in the core's coordinates, whatever differs between launches is in the **symbol block**, an
+array of int64 slots that the host computes before each launch (addresses, sizes, strides,
+scalars). A `Value` is therefore an int or a slot.
+
+Control. A program is a list of **sections**; all cores finish one before any starts the next (and
+device memory written in it is visible then). A section has **axes**: an extent, split over `parts`
+cores. Its body is a tree of tile loops and instructions. Inside `Loop(axis, tile)` the axis ranges
+over the current tile [start, start + len), len <= tile; outside of it, over the core's whole part
+[low, high). A core whose range of an axis that an instruction uses is empty skips the
+instruction. (A reduction over an axis that is empty still writes its neutral element, and a
+matmul with empty K writes zeros.)
+
+Order. A core has four units: LOAD, STORE, PT, SFU. Each takes its instructions in the order of
+the (unrolled) body. Between units, order comes from LX **buffers** alone: every LX operand names
+its buffer; an instruction that reads a buffer waits for the last instruction that wrote it, and
+one that writes a buffer waits for the last that read or wrote it. A buffer with `slots` = 2 is
+double buffered: consecutive rewrites (by trip of the innermost loop around the writer) alternate
+between two copies, so the wait is for the reader before last. Execution in body order is always a
+legal order.
+
+Operands. A place is base + sum over axes of coefficient x coordinate, in bytes. The coordinate is
+absolute (ABSOLUTE), relative to the core's low (CORE), or relative to the start of the current
+range (TILE). Device places use ABSOLUTE; LX tiles use TILE; LX tensors that keep a core's whole
+slice use CORE.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Union
+
+from openspyre.ir.kernel import DType, Space
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A slot of the symbol block."""
+
+    index: int
+
+
+Value = Union[int, Slot]
+
+
+class Given(Enum):
+    """Where the host finds a slot's value."""
+
+    ADDRESS = 0  # device address of argument `number` (element zero)
+    SIZE = 1  # integer argument `number`
+    SCALAR = 2  # host scalar argument `number`: a float64's bits
+    POOL = 3  # address of the launch's pool of intermediates
+    FORMULA = 4  # computed from earlier slots
+
+
+class Calc(Enum):
+    """Postfix formula over int64: CONST and SLOT push, the others combine the top two."""
+
+    CONST = 0
+    SLOT = 1
+    ADD = 2
+    MUL = 3
+    FLOORDIV = 4
+    MOD = 5
+    MIN = 6
+    MAX = 7
+
+
+@dataclass(frozen=True, slots=True)
+class SlotDef:
+    """One slot: what it holds. `formula` is postfix, for FORMULA only."""
+
+    given: Given
+    number: int = 0
+    formula: tuple[tuple[Calc, int], ...] = ()
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A range of every core's LX: bytes of one slot, one or two slots back to back."""
+
+    name: str
+    offset: int
+    bytes: int
+    slots: int = 1
+
+
+class Origin(Enum):
+    ABSOLUTE = 0
+    CORE = 1
+    TILE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """coefficient (bytes) x coordinate of an axis of the section."""
+
+    axis: int
+    coefficient: Value
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an operand's element lies. LX: base is relative to the buffer (and its slot)."""
+
+    space: Space
+    dtype: DType
+    base: Value
+    terms: tuple[Term, ...]
+    buffer: int = -1  # LX: the buffer's number
+    argument: int = -1  # device memory: the argument's number, -1 for the pool
+
+
+@dataclass(frozen=True, slots=True)
+class Indirect:
+    """Adds coefficient (bytes) x index to a device place; the index is read from LX.
+
+    An index outside [0, size) after `wrap` stops the card with "index out of range" (naming the
+    instruction's source), unless `clamp`: the element is then 0 (loads) or not written (stores).
+    """
+
+    place: Place
+    coefficient: Value
+    size: Value
+    wrap: bool
+    clamp: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Only elements with 0 <= offset + sum(coefficient x absolute coordinate) < size move.
+
+    Others are 0 in the destination of a load. Terms' origins are ABSOLUTE, coefficients count
+    elements.
+    """
+
+    terms: tuple[Term, ...]
+    offset: Value
+    size: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """LOAD (device memory to LX) or STORE (LX to device memory), by the spaces of its places.
+
+    Moves the element at every point of `axes`. Elements keep their bytes: both dtypes are equal.
+    `indirect` applies to the device side. `add` (stores) adds to what is there, in row-major order
+    of the axes, in the element's dtype (f32 inside).
+    """
+
+    axes: tuple[int, ...]
+    source: Place
+    target: Place
+    indirect: tuple[Indirect, ...] = ()
+    bounds: tuple[Bound, ...] = ()
+    add: bool = False
+    origin: int = -1  # number in Program.sources
+
+
+@dataclass(frozen=True, slots=True)
+class Pt:
+    """c[batch, m, n] (+)= sum over k of a[batch, m, k] * b[batch, k, n], in fp32.
+
+    a, b: f16, bf16 or f32 in LX (a and b of one dtype); c rounds once when it is stored, or is f32.
+    The stick dim of b is n and that of a is k: the last axis of `n` (of `k`) has a coefficient of
+    one element in b (in a); the last axis of `n` has one element in c.
+    c starts from zero when every enclosing loop over an axis of `k` is at its first trip, and
+    continues from c's stored f32 otherwise (c must be f32 then).
+    """
+
+    batch: tuple[int, ...]
+    m: tuple[int, ...]
+    n: tuple[int, ...]
+    k: tuple[int, ...]
+    a: Place
+    b: Place
+    c: Place
+    origin: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class VecOp:
+    """One node of a vector program; its value's number is its position.
+
+    code: an op of the table, or LOAD (args[0] = input number), CONST (number), SLOT (args[0] = the
+    slot, a float64's bits, for scalars), INDEX (args[0] = number in `indices`).
+    dtype: the class of the value; for `cast` the dtype it rounds to.
+    """
+
+    code: int
+    dtype: DType
+    args: tuple[int, ...] = ()
+    number: float | int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class VecIndex:
+    """An index value: offset + sum of coefficient x absolute coordinate (counts, not bytes)."""
+
+    terms: tuple[Term, ...]
+    offset: Value
+
+
+@dataclass(frozen=True, slots=True)
+class VecOut:
+    """Stores value number `value` at `place`; with `reduce`, combines over the axes not in it.
+
+    A reduction starts from its neutral element when every enclosing loop over a reduced axis is at
+    its first trip, and from the stored value otherwise. `scan`: keep every running value along
+    the last axis instead (place has it; a carry across trips is not supported: one trip).
+    """
+
+    value: int
+    place: Place
+    reduce: str | None = None
+    scan: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Vec:
+    """The SFU walks `axes` (the last one is the lanes) and evaluates `ops` at every point.
+
+    Float ops are f32, integer ops wrap at their class. Stores round (or wrap) to the place's dtype.
+    `axes` contain the reduced axes; a reduced axis has no term in its output's place.
+    """
+
+    axes: tuple[int, ...]
+    inputs: tuple[Place, ...]
+    indices: tuple[VecIndex, ...]
+    ops: tuple[VecOp, ...]
+    outputs: tuple[VecOut, ...]
+    origin: int = -1
+
+
+Instr = Union[Copy, Pt, Vec]
+
+
+@dataclass(frozen=True, slots=True)
+class TileLoop:
+    """Walks the core's part of an axis in tiles of at most `tile` points."""
+
+    axis: int
+    tile: int
+    body: tuple[Node, ...]
+
+
+Node = Union[TileLoop, Copy, Pt, Vec]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis of a section and its split over cores (see `kernel.Part`; parts = 1: not split)."""
+
+    name: str
+    extent: Value
+    parts: int = 1
+    stride: int = 1
+    granule: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Work between two barriers. Cores beyond the product of parts stay idle."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    body: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """An executable for a card.
+
+    Attributes:
+        slots: definitions of the symbol block, in order (a formula uses earlier slots).
+        pool_bytes: device memory that one launch needs for intermediates.
+        arguments: how many addresses, sizes and scalars a launch passes.
+        sources: the user's ops, named by instructions' `origin`.
+    """
+
+    name: str
+    slots: tuple[SlotDef, ...]
+    buffers: tuple[Buffer, ...]
+    sections: tuple[Section, ...]
+    pool_bytes: int
+    arguments: tuple[int, int, int]
+    sources: tuple[str, ...]
