@@ -48,10 +48,15 @@ typedef struct {
 // --- the card ------------------------------------------------------------------------------
 // `names`/`values`: the numbers of a CardSpec, by name (a missing or unknown name is an error).
 // `memory`: bytes of device memory; the address range is reserved at once, pages when touched.
+// `threads`: host threads that run cores, the calling one included; 0: as many as the process may
+// use.
 SPYRE_API int spyre_card_open(const char* const* names, const double* values, size_t count,
                               uint64_t memory, int threads, spyre_card** card,
                               spyre_error* error);
 SPYRE_API void spyre_card_close(spyre_card* card);
+// Uses the kernels of an instruction set ("avx512", "avx2", "portable") instead of the best one.
+// Results do not depend on it. Only before the first program.
+SPYRE_API int spyre_card_use_isa(spyre_card* card, const char* isa, spyre_error* error);
 
 // Device memory is one range [base, base + size); addresses are what tensors carry. On this card
 // they are host addresses too, but only the copy engine (spyre_card_write/read) may rely on it.
@@ -61,9 +66,9 @@ SPYRE_API uint64_t spyre_card_memory_size(const spyre_card* card);
 SPYRE_API int spyre_card_memory_release(spyre_card* card, uint64_t address, uint64_t bytes);
 
 // Bumps a counter that says "bytes of this range may have changed"; the panel cache of `execute`
-// is valid while the counter of the range is. Ranges are allocations: the allocator calls
-// `track` for a new block and passes the block's address to `touch` on every copy into it.
-// Launches touch what they store to by themselves.
+// is valid while the counter of the range is. Whoever writes device memory other than by a launch
+// (copies from the host or within the card) touches the bytes written. Launches touch what they
+// store to by themselves.
 SPYRE_API void spyre_card_touch(spyre_card* card, uint64_t address, uint64_t bytes);
 
 // --- programs ------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 //
 // Every table gives the same bits for the same call (docs/decisions/0001.md): one accumulator per
 // matmul output with ascending k and fused multiply-add; 64 lane partials and one fixed tree for
-// row reductions; the same polynomials with the same order of operations.
+// row reductions; the same polynomials with the same order of operations. (Only which NaN comes
+// out may differ: sign and payload.)
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,10 @@ union alignas(64) Register {
 };
 
 // One op over `lanes` lanes (1..kMaxLanes, any value). Unused operands are null. An operand may be
-// the destination. Functions for i32 and i64 differ only in the wrap.
+// the destination. Functions for i32 and i64 differ only in the wrap. Lanes up to the next multiple
+// of 16 are computed too and hold rubbish. Nothing traps: an integer divided by zero gives 0 (so
+// does its remainder), the smallest integer divided by -1 wraps, a shift by a count outside the type
+// gives 0 (shr: the sign), an integer to a negative power is truncated (as torch does).
 using VecFn = void (*)(Register* d, const Register* a, const Register* b, const Register* c,
                        int lanes);
 
@@ -48,10 +52,12 @@ using AccumulateFn = void (*)(Partials* p, const Register* a, int lanes);
 using FoldFn = void (*)(const Partials* p, Register* scalar);  // result in lane 0
 
 // One matmul block row: c[rows][columns] (+)= a[rows][k] * panel[k][columns].
-//   a: f32, row stride `a_stride` floats. rows 1..any (the kernel blocks by 6).
+//   a: f32, row stride `a_stride` floats; its values are values of `b_type` (the portable kernel
+//      relies on exact products of f16). rows 0..any (the kernel blocks by 6).
 //   panel: columns <= 64, of `b_type` (f16, bf16 or f32), k rows `b_stride` elements apart,
 //          columns contiguous; reads columns rounded up to 16 (the caller pads).
-//   c: rows `c_stride` elements apart, of `c_type`; `accumulate` starts from c (f32 only).
+//   c: rows `c_stride` elements apart, of `c_type`; `accumulate` starts from c (f32 only). Only
+//      `columns` columns are written. k may be 0.
 struct PtBlock {
   int rows, columns, k;
   const float* a;

@@ -29,6 +29,10 @@ class CardSpec:
     pt_fill_rows: int = _fact(64, "rows", "M", "cost model fit (#3572)")
     pt_fill_exponent: float = _fact(0.35, "", "M", "cost model fit (#3572)")
     pt_rows_per_pass: int = _fact(8, "rows", "C", "work-division planner")
+    pt_weight_passes: float = _fact(
+        1.06, "passes to change the weights", "I", "with the next, pt_fill within 10 % for 8-512 rows"
+    )
+    pt_sustain_rows: int = _fact(256, "rows at which pt_sustain holds", "I", "see pt_weight_passes")
     pt_f32_rate: float = _fact(0.25, "of the fp16 rate", "G", "no fp32 matmul is documented")
     sfu_lanes: int = _fact(64, "fp16 per corelet and cycle", "G", "dataflow-scheduler sample device")
     sfu_reduce_rate: float = _fact(1.5, "elements/ns/core", "M", "softmax ladder (#3572)")

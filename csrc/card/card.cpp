@@ -1,0 +1,191 @@
+// The C API: arguments checked, exceptions turned into codes.
+#include "card.h"
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <vector>
+
+#include "execute.h"
+
+using namespace spyre;  // NOLINT: the API's types live outside the namespace
+
+namespace {
+
+constexpr int64_t kPanelBudget = int64_t{256} << 20;
+
+int reported(int code, const char* text, spyre_error* error) {
+  if (error) {
+    std::strncpy(error->text, text, sizeof error->text - 1);
+    error->text[sizeof error->text - 1] = 0;
+  }
+  return code;
+}
+
+// Runs the body of a call: 0, or the code of what it threw.
+template <class Body>
+int guarded(spyre_error* error, const Body& body) {
+  try {
+    body();
+    return SPYRE_OK;
+  } catch (const Failure& failure) {
+    return reported(failure.code(), failure.what(), error);
+  } catch (const std::bad_alloc&) {
+    return reported(SPYRE_OUT_OF_MEMORY, "the host has no memory left", error);
+  } catch (const std::exception& unexpected) {
+    return reported(SPYRE_STOPPED, unexpected.what(), error);
+  }
+}
+
+void require(bool holds, const char* what) {
+  if (!holds) throw Failure(SPYRE_BAD_ARGUMENT, what);
+}
+
+}  // namespace
+
+struct spyre_card {
+  spyre_card(const Spec& numbers, uint64_t bytes, int threads)
+      : spec(numbers),
+        memory(bytes),
+        lx(spec.core_count(), static_cast<int64_t>(spec.lx_bytes)),
+        pool(threads),
+        panels(kPanelBudget),
+        workers(pool.threads()),
+        kernels(&spyre::kernels()) {}
+
+  bool holds(uint64_t address, uint64_t bytes) const {
+    const auto base = reinterpret_cast<uint64_t>(memory.data());
+    return address >= base && bytes <= memory.bytes() && address - base <= memory.bytes() - bytes;
+  }
+
+  Spec spec;
+  Mapping memory;
+  Scratchpads lx;
+  Pool pool;
+  PanelCache panels;
+  std::vector<Worker> workers;
+  const Kernels* kernels;
+  std::mutex running;  // one program at a time
+  std::atomic<uint64_t> launches{0};
+  std::atomic<int64_t> programs{0};
+};
+
+struct spyre_program {
+  spyre_program(spyre_card* owner, const uint8_t* bytes, size_t count)
+      : card(owner), program(decode(bytes, count, owner->spec)), code(program, *owner->kernels) {}
+
+  spyre_card* card;
+  const Program program;
+  Executable code;
+};
+
+// --- the card ------------------------------------------------------------------------------
+
+int spyre_card_open(const char* const* names, const double* values, size_t count, uint64_t memory,
+                    int threads, spyre_card** card, spyre_error* error) {
+  return guarded(error, [&] {
+    require(names && values && card, "a null pointer");
+    require(threads <= 1024, "more than 1024 threads");
+    *card = nullptr;
+    const Spec spec = spec_of(names, values, count);
+    require(spec.lx_usable <= spec.lx_bytes, "lx_usable exceeds lx_bytes");
+    *card = new spyre_card(spec, memory, threads);
+  });
+}
+
+void spyre_card_close(spyre_card* card) { delete card; }
+
+int spyre_card_use_isa(spyre_card* card, const char* isa, spyre_error* error) {
+  return guarded(error, [&] {
+    require(card && isa, "a null pointer");
+    require(card->programs == 0, "the card has programs, which are bound to another ISA");
+    const Kernels* kernels = kernels_named(isa);
+    if (!kernels) {
+      throw Failure(SPYRE_BAD_ARGUMENT, std::string("no kernels for ISA ") + isa + " on this CPU");
+    }
+    card->kernels = kernels;
+  });
+}
+
+uint64_t spyre_card_memory_base(const spyre_card* card) {
+  return reinterpret_cast<uint64_t>(card->memory.data());
+}
+
+uint64_t spyre_card_memory_size(const spyre_card* card) { return card->memory.bytes(); }
+
+int spyre_card_memory_release(spyre_card* card, uint64_t address, uint64_t bytes) {
+  if (!card->holds(address, bytes)) return SPYRE_BAD_ARGUMENT;
+  card->memory.release(address - spyre_card_memory_base(card), bytes);
+  card->panels.touch(address, address + bytes);
+  return SPYRE_OK;
+}
+
+void spyre_card_touch(spyre_card* card, uint64_t address, uint64_t bytes) {
+  card->panels.touch(address, address + bytes);
+}
+
+// --- programs ------------------------------------------------------------------------------
+
+int spyre_program_create(spyre_card* card, uint64_t address, uint64_t bytes,
+                         spyre_program** program, spyre_error* error) {
+  return guarded(error, [&] {
+    require(card && program, "a null pointer");
+    *program = nullptr;
+    require(card->holds(address, bytes), "the program does not lie in the card's memory");
+    *program = new spyre_program(card, reinterpret_cast<const uint8_t*>(address), bytes);
+    ++card->programs;
+  });
+}
+
+void spyre_program_destroy(spyre_program* program) {
+  if (!program) return;
+  --program->card->programs;
+  delete program;
+}
+
+uint64_t spyre_program_slot_count(const spyre_program* program) {
+  return program->program.slots.size();
+}
+
+uint64_t spyre_program_pool_bytes(const spyre_program* program) {
+  return static_cast<uint64_t>(program->program.pool_bytes);
+}
+
+int spyre_program_fill(const spyre_program* program, const uint64_t* addresses,
+                       size_t address_count, const int64_t* sizes, size_t size_count,
+                       const double* scalars, size_t scalar_count, uint64_t pool, int64_t* slots,
+                       spyre_error* error) {
+  return guarded(error, [&] {
+    require(program && (slots || program->program.slots.empty()), "a null pointer");
+    fill_slots(program->program, addresses, address_count, sizes, size_count, scalars, scalar_count,
+               pool, slots);
+  });
+}
+
+int spyre_program_run(spyre_program* program, uint64_t slot_address, spyre_error* error) {
+  return guarded(error, [&] {
+    require(program, "a null pointer");
+    spyre_card* card = program->card;
+    const uint64_t bytes = program->program.slots.size() * sizeof(int64_t);
+    require(bytes == 0 || (card->holds(slot_address, bytes) && slot_address % 8 == 0),
+            "the symbol block does not lie in the card's memory");
+    const std::lock_guard<std::mutex> turn(card->running);
+    const Machine machine{card->kernels, &card->memory, &card->lx, &card->pool,
+                          &card->panels, &card->workers, ++card->launches};
+    program->code.run(machine, reinterpret_cast<const int64_t*>(slot_address));
+  });
+}
+
+int spyre_program_time(spyre_program* program, const int64_t* slots, spyre_report* report,
+                       spyre_error* error) {
+  return guarded(error, [&] {
+    require(program && report && (slots || program->program.slots.empty()), "a null pointer");
+    *report = time_program(program->program, program->card->spec, slots);
+  });
+}
+
+// --- facts ---------------------------------------------------------------------------------
+
+int spyre_format_version(void) { return 1; }

@@ -1,0 +1,604 @@
+#include "decode.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <initializer_list>
+
+#include "op_table.h"
+
+namespace spyre {
+namespace {
+
+constexpr int64_t kMagic = 0x4552595053;
+constexpr int64_t kVersion = 1;
+constexpr size_t kHeaderWords = 5;
+constexpr int64_t kMaxAxes = 64;
+constexpr int64_t kMaxPoints = int64_t{1} << 40;  // of a tile or a granule
+
+[[noreturn]] void refuse(const std::string& why) {
+  throw Failure(SPYRE_INVALID_PROGRAM, "the program is malformed: " + why);
+}
+
+void require(bool holds, const char* why) {
+  if (!holds) refuse(why);
+}
+
+int64_t word_at(const uint8_t* bytes) {
+  uint64_t word = 0;
+  for (int i = 0; i < 8; ++i) word |= uint64_t{bytes[i]} << (8 * i);
+  return static_cast<int64_t>(word);
+}
+
+uint32_t crc32(const uint8_t* bytes, size_t count) {
+  static const std::array<uint32_t, 256> table = [] {
+    std::array<uint32_t, 256> t{};
+    for (uint32_t i = 0; i < 256; ++i) {
+      uint32_t c = i;
+      for (int bit = 0; bit < 8; ++bit) c = c & 1 ? 0xEDB88320u ^ (c >> 1) : c >> 1;
+      t[i] = c;
+    }
+    return t;
+  }();
+  uint32_t crc = ~0u;
+  for (size_t i = 0; i < count; ++i) crc = table[(crc ^ bytes[i]) & 0xFF] ^ (crc >> 8);
+  return ~crc;
+}
+
+bool contains(const std::vector<int>& axes, int axis) {
+  return std::find(axes.begin(), axes.end(), axis) != axes.end();
+}
+
+const Term* term_of(const Place& place, int axis) {
+  for (const Term& term : place.terms) {
+    if (term.axis == axis) return &term;
+  }
+  return nullptr;
+}
+
+class Decoder {
+ public:
+  Decoder(const uint8_t* bytes, size_t words, const Spec& spec)
+      : bytes_(bytes), words_(words), spec_(spec) {}
+
+  Program program() {
+    p_.name = text();
+    p_.slots = items<SlotDef>([&] { return slot_def(); });
+    p_.buffers = items<Buffer>([&] { return buffer(); });
+    p_.pool_bytes = between(0, int64_t{1} << 46, "pool size");
+    p_.addresses = between(0, 1 << 20, "number of addresses");
+    p_.sizes = between(0, 1 << 20, "number of sizes");
+    p_.scalars = between(0, 1 << 20, "number of scalars");
+    check_slots();
+    p_.sources = items<std::string>([&] { return text(); });
+    p_.sections = items<Section>([&] { return section(); });
+    require(position_ == words_, "words are left over");
+    return std::move(p_);
+  }
+
+ private:
+  // --- words ---
+
+  int64_t word() {
+    require(position_ < words_, "the words end early");
+    return word_at(bytes_ + 8 * position_++);
+  }
+
+  int64_t between(int64_t low, int64_t high, const char* what) {
+    const int64_t value = word();
+    if (value < low || value > high) {
+      refuse(std::string(what) + " " + std::to_string(value) + " is not in [" +
+             std::to_string(low) + ", " + std::to_string(high) + "]");
+    }
+    return value;
+  }
+
+  bool flag() { return between(0, 1, "flag") != 0; }
+
+  // Every item takes at least one word, so the count cannot exceed what is left.
+  int64_t count() {
+    return between(0, static_cast<int64_t>(words_ - position_), "length of a list");
+  }
+
+  template <class T, class Read>
+  std::vector<T> items(Read read) {
+    const int64_t n = count();
+    std::vector<T> all;
+    for (int64_t i = 0; i < n; ++i) all.push_back(read());
+    return all;
+  }
+
+  std::string text() {
+    const int64_t size =
+        between(0, 8 * static_cast<int64_t>(words_ - position_), "length of a text");
+    const size_t words = (static_cast<size_t>(size) + 7) / 8;
+    require(words <= words_ - position_, "a text ends early");
+    const char* from = reinterpret_cast<const char*>(bytes_ + 8 * position_);
+    position_ += words;
+    return std::string(from, static_cast<size_t>(size));
+  }
+
+  // --- header tables ---
+
+  SlotDef slot_def() {
+    SlotDef def;
+    def.given = static_cast<Given>(between(0, 4, "kind of a slot"));
+    def.number = word();
+    def.name = text();
+    def.formula = items<CalcStep>([&] {
+      const auto calc = static_cast<Calc>(between(0, 7, "step of a formula"));
+      return CalcStep{calc, word()};
+    });
+    return def;
+  }
+
+  void check_slots() {
+    for (size_t i = 0; i < p_.slots.size(); ++i) {
+      const SlotDef& def = p_.slots[i];
+      const int64_t counts[] = {p_.addresses, p_.sizes, p_.scalars};
+      if (def.given <= Given::Scalar) {
+        require(def.number >= 0 && def.number < counts[static_cast<int>(def.given)],
+                "a slot names an argument that a launch does not pass");
+      }
+      if (def.given == Given::Formula) {
+        check_formula(def, static_cast<int64_t>(i));
+      } else {
+        require(def.formula.empty(), "a slot that is given has a formula");
+      }
+    }
+  }
+
+  static void check_formula(const SlotDef& def, int64_t own) {
+    int64_t depth = 0;
+    for (const CalcStep& step : def.formula) {
+      if (step.calc == Calc::Slot) {
+        require(step.operand >= 0 && step.operand < own, "a formula uses a slot not yet known");
+      }
+      if (step.calc == Calc::Const || step.calc == Calc::Slot) {
+        ++depth;
+      } else {
+        require(depth >= 2, "a formula lacks operands");
+        --depth;
+      }
+    }
+    require(depth == 1, "a formula does not leave one value");
+  }
+
+  Buffer buffer() {
+    Buffer b;
+    b.name = text();
+    const auto usable = static_cast<int64_t>(spec_.lx_usable);
+    const auto stick = static_cast<int64_t>(spec_.stick_bytes);
+    b.offset = between(0, usable, "offset of a buffer");
+    b.bytes = between(0, usable, "size of a buffer");
+    b.slots = static_cast<int>(between(1, 2, "slots of a buffer"));
+    require(b.offset % stick == 0, "a buffer does not begin at a stick");
+    require(b.slots == 1 || b.bytes % stick == 0, "the second slot does not begin at a stick");
+    const int64_t end = b.offset + b.bytes * b.slots;
+    if (end > usable) {
+      refuse("buffer " + b.name + " ends at byte " + std::to_string(end) + " of LX, which has " +
+             std::to_string(usable));
+    }
+    p_.lx_peak = std::max(p_.lx_peak, end);
+    return b;
+  }
+
+  // --- operands ---
+
+  Value value() {
+    const bool slot = flag();
+    const int64_t number = word();
+    require(!slot || (number >= 0 && number < static_cast<int64_t>(p_.slots.size())),
+            "a value names a slot that does not exist");
+    return {number, slot};
+  }
+
+  int axis_number() {
+    return static_cast<int>(between(0, static_cast<int64_t>(axes_) - 1, "axis"));
+  }
+
+  std::vector<Term> terms() {
+    std::vector<Term> all = items<Term>([&] {
+      Term term;
+      term.axis = axis_number();
+      term.coefficient = value();
+      term.origin = static_cast<Origin>(between(0, 2, "origin of a term"));
+      return term;
+    });
+    uint64_t seen = 0;
+    for (const Term& term : all) {
+      require(!(seen >> term.axis & 1), "a place has two terms of one axis");
+      seen |= uint64_t{1} << term.axis;
+    }
+    return all;
+  }
+
+  DType dtype() { return static_cast<DType>(between(0, 8, "dtype")); }
+
+  Place place() {
+    Place p;
+    p.space = static_cast<Space>(between(0, 1, "space"));
+    p.dtype = dtype();
+    p.base = value();
+    p.terms = terms();
+    const bool lx = p.space == Space::Lx;
+    const int64_t buffers = static_cast<int64_t>(p_.buffers.size());
+    p.buffer = static_cast<int>(between(lx ? 0 : -1, lx ? buffers - 1 : -1, "buffer of a place"));
+    p.argument = static_cast<int>(between(-1, lx ? -1 : p_.addresses - 1, "argument of a place"));
+    return p;
+  }
+
+  // Axes of an instruction: each once.
+  std::vector<int> axis_list(uint64_t* seen) {
+    return items<int>([&] {
+      const int axis = axis_number();
+      require(!(*seen >> axis & 1), "an instruction walks an axis twice");
+      *seen |= uint64_t{1} << axis;
+      return axis;
+    });
+  }
+
+  static void check_terms(const std::vector<Term>& terms, uint64_t walked, const char* why) {
+    for (const Term& term : terms) require(walked >> term.axis & 1, why);
+  }
+
+  static uint64_t set_of(std::initializer_list<const std::vector<int>*> lists) {
+    uint64_t set = 0;
+    for (const auto* list : lists) {
+      for (int axis : *list) set |= uint64_t{1} << axis;
+    }
+    return set;
+  }
+
+  int origin() {
+    return static_cast<int>(
+        between(-1, static_cast<int64_t>(p_.sources.size()) - 1, "source of an instruction"));
+  }
+
+  // --- instructions ---
+
+  Copy copy() {
+    Copy c;
+    uint64_t walked = 0;
+    c.axes = axis_list(&walked);
+    c.source = place();
+    c.target = place();
+    c.indirect = items<Indirect>([&] { return indirect(walked); });
+    c.bounds = items<Bound>([&] {
+      Bound b;
+      b.terms = terms();
+      b.offset = value();
+      b.size = value();
+      check_terms(b.terms, walked, "a bound uses an axis that its copy does not walk");
+      for (const Term& term : b.terms) {
+        require(term.origin == Origin::Absolute, "a bound counts from its axis' zero");
+      }
+      return b;
+    });
+    c.add = flag();
+    c.origin = origin();
+    require(c.source.space != c.target.space, "a copy moves between device memory and LX");
+    require(c.source.dtype == c.target.dtype, "a copy changes no dtype");
+    require(!c.add || !c.is_load(), "only a store adds");
+    check_terms(c.source.terms, walked, "a copy's source uses an axis that it does not walk");
+    check_terms(c.target.terms, walked, "a copy's target uses an axis that it does not walk");
+    return c;
+  }
+
+  Indirect indirect(uint64_t walked) {
+    Indirect i;
+    i.place = place();
+    i.coefficient = value();
+    i.size = value();
+    i.wrap = flag();
+    i.clamp = flag();
+    const bool integer = !is_float(i.place.dtype) && i.place.dtype != DType::B1;
+    require(i.place.space == Space::Lx && integer, "an index is an integer in LX");
+    check_terms(i.place.terms, walked, "an index uses an axis that its copy does not walk");
+    return i;
+  }
+
+  Pt pt() {
+    Pt p;
+    uint64_t walked = 0;
+    for (auto* list : {&p.batch, &p.m, &p.n, &p.k}) *list = axis_list(&walked);
+    for (Place* operand : {&p.a, &p.b, &p.c}) {
+      *operand = place();
+      require(operand->space == Space::Lx && is_float(operand->dtype),
+              "an operand of a matmul is a float in LX");
+    }
+    p.origin = origin();
+    require(p.a.dtype == p.b.dtype, "both operands of a matmul have one dtype");
+    check_terms(p.a.terms, set_of({&p.batch, &p.m, &p.k}), "a matmul's a uses another axis");
+    check_terms(p.b.terms, set_of({&p.batch, &p.n, &p.k}), "a matmul's b uses another axis");
+    check_terms(p.c.terms, set_of({&p.batch, &p.m, &p.n}), "a matmul's c uses another axis");
+    if (!p.k.empty()) check_stick(p.a, p.k.back());
+    if (!p.n.empty()) {
+      check_stick(p.b, p.n.back());
+      check_stick(p.c, p.n.back());
+    }
+    for (int axis : p.k) {
+      require(!contains(path_, axis) || p.c.dtype == DType::F32,
+              "a matmul that is continued over trips keeps c in f32");
+    }
+    return p;
+  }
+
+  static void check_stick(const Place& operand, int axis) {
+    const Term* term = term_of(operand, axis);
+    require(term && (term->coefficient.slot || term->coefficient.number == bytes_of(operand.dtype)),
+            "the stick dim of a matmul operand does not have a stride of one element");
+  }
+
+  Vec vec() {
+    Vec v;
+    uint64_t walked = 0;
+    v.axes = axis_list(&walked);
+    v.inputs = items<Place>([&] {
+      Place input = place();
+      require(input.space == Space::Lx, "SFU reads LX");
+      check_terms(input.terms, walked, "a vector input uses an axis that is not walked");
+      return input;
+    });
+    v.indices = items<VecIndex>([&] {
+      VecIndex index;
+      index.terms = terms();
+      index.offset = value();
+      check_terms(index.terms, walked, "a vector index uses an axis that is not walked");
+      for (const Term& term : index.terms) {
+        require(term.origin == Origin::Absolute, "an index counts from its axis' zero");
+      }
+      return index;
+    });
+    v.ops = items<VecOp>([&] { return vec_op(); });
+    for (size_t i = 0; i < v.ops.size(); ++i) check_op(v, static_cast<int>(i));
+    v.outputs = items<VecOut>([&] { return vec_out(v, walked); });
+    require(!v.outputs.empty(), "a vector instruction stores nothing");
+    v.origin = origin();
+    return v;
+  }
+
+  VecOp vec_op() {
+    VecOp op;
+    op.code = static_cast<int>(between(0, 127, "op code"));
+    op.dtype = dtype();
+    op.args = items<int>([&] { return static_cast<int>(between(0, INT32_MAX, "operand")); });
+    op.integer = word();
+    op.number = 0;
+    if (op.code == kConst && is_float(op.dtype)) {
+      static_assert(sizeof op.number == sizeof op.integer);
+      std::memcpy(&op.number, &op.integer, sizeof op.number);
+    }
+    return op;
+  }
+
+  void check_op(const Vec& v, int position) const {
+    const VecOp& op = v.ops[position];
+    if (op.code < kFirstOp) {
+      check_operand_form(v, op);
+      return;
+    }
+    const OpRow* row = op_row(op.code);
+    require(row, "an op code is not in the table");
+    require(static_cast<int>(op.args.size()) == row->arity, "an op has another arity");
+    for (int arg : op.args) require(arg < position, "an op uses a value not yet known");
+    const int own = class_of(v.ops[op.args.back()].dtype);
+    require(row->takes(own), "an op does not take values of this class");
+    for (size_t i = 0; i < op.args.size(); ++i) {
+      const bool condition = row->first_is_bool && i == 0;
+      require(class_of(v.ops[op.args[i]].dtype) == (condition ? 3 : own),
+              "operands of an op differ in class");
+    }
+    if (row->is_cast) return;
+    require(op.dtype == (row->gives_bool ? DType::B1 : class_dtype(own)),
+            "an op's result has another class");
+  }
+
+  static DType class_dtype(int value_class) {
+    constexpr DType of[] = {DType::F32, DType::I64, DType::I32, DType::B1};
+    return of[value_class];
+  }
+
+  void check_operand_form(const Vec& v, const VecOp& op) const {
+    require(op.code <= kIndex, "an op code is not in the table");
+    require(op.dtype == class_dtype(class_of(op.dtype)), "an operand's dtype is not a class");
+    if (op.code == kConst) {
+      require(op.args.empty(), "a constant has operands");
+      return;
+    }
+    require(op.args.size() == 1, "an operand form has one number");
+    const size_t number = static_cast<size_t>(op.args[0]);
+    switch (op.code) {
+      case kLoad:
+        require(number < v.inputs.size(), "a vector load names an input that does not exist");
+        require(class_of(v.inputs[number].dtype) == class_of(op.dtype),
+                "a vector load has another class than its input");
+        break;
+      case kSlot:
+        require(number < p_.slots.size(), "a vector scalar names a slot that does not exist");
+        break;
+      default:
+        require(number < v.indices.size(), "a vector index does not exist");
+        require(op.dtype == DType::I64 || op.dtype == DType::I32, "an index is an integer");
+    }
+  }
+
+  VecOut vec_out(const Vec& v, uint64_t walked) {
+    VecOut out;
+    out.value =
+        static_cast<int>(between(0, static_cast<int64_t>(v.ops.size()) - 1, "stored value"));
+    out.place = place();
+    out.reduce = static_cast<Reduce>(between(0, 5, "reduction"));
+    out.scan = flag();
+    const DType to = out.place.dtype;
+    const int from = class_of(v.ops[out.value].dtype);
+    require(out.place.space == Space::Lx, "SFU writes LX");
+    require((from == 0) == is_float(to), "a store converts between floats and integers");
+    require(to != DType::B1 || from == 3, "a store makes a number a bool");
+    check_terms(out.place.terms, walked, "a vector output uses an axis that is not walked");
+    if (out.reduce == Reduce::None) {
+      require(!out.scan, "a scan without its op");
+      return out;
+    }
+    require(from == class_of(to), "a reduction is stored in another class");
+    require(reduces(out.reduce, from), "a reduction does not take values of this class");
+    if (out.scan) {
+      require(!v.axes.empty() && has_term(out.place, v.axes.back()),
+              "a scan has no axis to run along");
+      require(!contains(path_, v.axes.back()), "a scan runs over the trips of a loop");
+    } else {
+      require(holds_accumulator(to), "a reduction is stored in a narrow dtype");
+    }
+    return out;
+  }
+
+  static bool reduces(Reduce reduce, int value_class) {
+    switch (reduce) {
+      case Reduce::Sum:
+      case Reduce::Prod:
+        return value_class != 3;
+      case Reduce::Any:
+        return value_class == 3;
+      default:
+        return true;
+    }
+  }
+
+  // --- structure ---
+
+  Section section() {
+    Section s;
+    s.name = text();
+    const auto cores = static_cast<int64_t>(spec_.core_count());
+    s.axes = items<Axis>([&] {
+      Axis axis;
+      axis.name = text();
+      axis.extent = value();
+      axis.parts = static_cast<int>(between(1, cores, "parts of an axis"));
+      axis.stride = static_cast<int>(between(1, cores, "stride of an axis over cores"));
+      axis.granule = between(1, kMaxPoints, "granule of an axis");
+      return axis;
+    });
+    require(static_cast<int64_t>(s.axes.size()) <= kMaxAxes, "a section has too many axes");
+    s.cores = checked_cores(s.axes);
+    axes_ = s.axes.size();
+    next_id_ = 0;
+    s.body = nodes();
+    s.nodes = next_id_;
+    return s;
+  }
+
+  // The parts must number the cores [0, product) without gaps: sorted by stride, each stride is
+  // the product of the parts before it.
+  int checked_cores(const std::vector<Axis>& axes) const {
+    std::vector<const Axis*> split;
+    for (const Axis& axis : axes) {
+      if (axis.parts > 1) split.push_back(&axis);
+    }
+    std::sort(split.begin(), split.end(),
+              [](const Axis* a, const Axis* b) { return a->stride < b->stride; });
+    int64_t product = 1;
+    for (const Axis* axis : split) {
+      require(axis->stride == product, "the split over cores leaves gaps or overlaps");
+      product *= axis->parts;
+      require(product <= spec_.core_count(), "a section is split over more cores than there are");
+    }
+    return static_cast<int>(product);
+  }
+
+  std::vector<Node> nodes() {
+    return items<Node>([&] {
+      Node node;
+      node.id = next_id_++;
+      switch (between(0, 3, "kind of a node")) {
+        case 0:
+          node.form = loop();
+          break;
+        case 1:
+          node.form = copy();
+          break;
+        case 2:
+          node.form = pt();
+          break;
+        default:
+          node.form = vec();
+      }
+      return node;
+    });
+  }
+
+  TileLoop loop() {
+    TileLoop loop;
+    loop.axis = axis_number();
+    require(!contains(path_, loop.axis), "an axis is walked by a loop inside its loop");
+    loop.tile = between(1, kMaxPoints, "tile");
+    path_.push_back(loop.axis);  // at most kMaxAxes deep: each axis once
+    loop.body = nodes();
+    path_.pop_back();
+    return loop;
+  }
+
+  const uint8_t* bytes_;
+  size_t words_;
+  const Spec& spec_;
+  size_t position_ = 0;
+  Program p_;
+  size_t axes_ = 0;        // of the section being read
+  int next_id_ = 0;        // of its nodes
+  std::vector<int> path_;  // axes of the loops around what is being read
+};
+
+}  // namespace
+
+Program decode(const uint8_t* bytes, size_t count, const Spec& spec) {
+  auto refuse_all = [](const std::string& why) { throw Failure(SPYRE_INVALID_PROGRAM, why); };
+  if (count < 8 * kHeaderWords || count % 8) {
+    refuse_all("the program is truncated: " + std::to_string(count) + " bytes");
+  }
+  if (word_at(bytes) != kMagic) refuse_all("this is not a program");
+  if (word_at(bytes + 8) != kVersion) {
+    refuse_all("the program has format version " + std::to_string(word_at(bytes + 8)) +
+               ", this card reads version " + std::to_string(kVersion));
+  }
+  const uint8_t* body = bytes + 8 * kHeaderWords;
+  const size_t words = count / 8 - kHeaderWords;
+  if (word_at(bytes + 16) != static_cast<int64_t>(words) ||
+      word_at(bytes + 24) != static_cast<int64_t>(crc32(body, 8 * words))) {
+    refuse_all("the program is corrupted: its length or checksum do not match");
+  }
+  return Decoder(body, words, spec).program();
+}
+
+std::vector<AxisRange> ranges_of(const Section& section, const int64_t* slots, int core) {
+  std::vector<AxisRange> ranges;
+  ranges.reserve(section.axes.size());
+  for (const Axis& axis : section.axes) {
+    const int64_t extent = axis.extent.of(slots);
+    if (extent > kMaxPoints) {
+      throw Failure(SPYRE_STOPPED, "axis " + axis.name + " of section " + section.name + " has " +
+                                       std::to_string(extent) + " points");
+    }
+    ranges.push_back(part_of(axis, extent, core));
+  }
+  return ranges;
+}
+
+bool skips(const Node& node, const std::vector<AxisRange>& ranges) {
+  if (const auto* copy = std::get_if<Copy>(&node.form)) return any_empty(copy->axes, ranges);
+  if (const auto* pt = std::get_if<Pt>(&node.form)) {
+    return any_empty(pt->batch, ranges) || any_empty(pt->m, ranges) || any_empty(pt->n, ranges);
+  }
+  const auto* vec = std::get_if<Vec>(&node.form);
+  if (!vec) return false;
+  for (const VecOut& out : vec->outputs) {
+    bool stores = true;
+    for (int axis : vec->axes) {
+      const bool needed = out.reduce == Reduce::None || has_term(out.place, axis);
+      if (needed && ranges[axis].empty()) stores = false;
+    }
+    if (stores) return false;
+  }
+  return true;
+}
+
+}  // namespace spyre

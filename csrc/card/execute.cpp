@@ -1,0 +1,156 @@
+#include "execute.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
+#include "execute_units.h"
+
+namespace spyre {
+namespace {
+
+// Rounding to nearest, no trap, no flushing of denormals; the caller's state comes back.
+class FloatState {
+ public:
+#if defined(__SSE__)
+  FloatState() : saved_(_mm_getcsr()) { _mm_setcsr(0x1F80); }
+  ~FloatState() { _mm_setcsr(saved_); }
+
+ private:
+  unsigned saved_;
+#endif
+};
+
+// One section's work: threads claim cores in ascending order.
+class SectionRun {
+ public:
+  SectionRun(const Machine& machine, const Program& program, const Section& section,
+             const SectionPlan& plan, const Place* const* sources, const int64_t* slots)
+      : machine_(machine),
+        program_(program),
+        section_(section),
+        plan_(plan),
+        sources_(sources),
+        slots_(slots) {}
+
+  void operator()(int thread) {
+    const FloatState state;
+    Worker& worker = (*machine_.workers)[thread];
+    for (;;) {
+      const int core = next_.fetch_add(1);
+      if (core >= section_.cores || failed_.load(std::memory_order_relaxed)) return;
+      try {
+        run_core(core, worker);
+      } catch (const Failure& failure) {
+        keep(core, failure);
+      } catch (const std::exception& error) {
+        keep(core, Failure(SPYRE_STOPPED, error.what()));
+      }
+    }
+  }
+
+  void rethrow() const {
+    if (failed_) throw *failure_;
+  }
+
+ private:
+  void run_core(int core, Worker& worker) {
+    worker.axes.clear();
+    for (const Axis& axis : section_.axes) {
+      worker.axes.push_back(part_of(axis, axis.extent.of(slots_), core));
+    }
+    const Frame frame{machine_,    program_,   slots_, worker.axes, machine_.lx->of_core(core),
+                      worker};
+    auto visit = [&](const Node& node, const std::vector<AxisRange>&, int64_t) {
+      execute(frame, node);
+    };
+    walk(section_.body, worker.axes, visit);
+  }
+
+  void execute(const Frame& frame, const Node& node) const {
+    const NodePlan& plan = plan_.nodes[node.id];
+    Places places{plan.forward.empty() ? nullptr : plan.forward.data(), sources_};
+    if (const auto* copy = std::get_if<Copy>(&node.form)) {
+      places.elided = plan.elided_by >= 0 && sources_[plan.elided_by];
+      execute_copy(frame, *copy, places);
+    } else if (const auto* pt = std::get_if<Pt>(&node.form)) {
+      execute_pt(frame, *pt, places);
+    } else if (const auto* vec = std::get_if<Vec>(&node.form)) {
+      execute_vec(frame, *vec, plan.code, places);
+    }
+  }
+
+  // Cores are claimed in order, so every core before the first one that fails runs to its end:
+  // which failure is kept does not depend on the threads.
+  void keep(int core, const Failure& failure) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!failed_ || core < failed_core_) {
+      failed_core_ = core;
+      failure_ = std::make_unique<Failure>(failure);
+    }
+    failed_ = true;
+  }
+
+  const Machine& machine_;
+  const Program& program_;
+  const Section& section_;
+  const SectionPlan& plan_;
+  const Place* const* sources_;
+  const int64_t* slots_;
+  std::atomic<int> next_{0};
+  std::atomic<bool> failed_{false};
+  std::mutex mutex_;
+  int failed_core_ = 0;
+  std::unique_ptr<Failure> failure_;
+};
+
+}  // namespace
+
+Executable::Executable(const Program& program, const Kernels& kernels)
+    : program_(program), plans_(plan_execution(program, kernels)) {
+  size_t most = 0;
+  for (const SectionPlan& plan : plans_) most = std::max(most, plan.forwards.size());
+  sources_.resize(most);
+}
+
+void Executable::run(const Machine& machine, const int64_t* slots) {
+  for (size_t s = 0; s < plans_.size(); ++s) run_section(machine, s, slots);
+}
+
+void Executable::run_section(const Machine& machine, size_t number, const int64_t* slots) {
+  const Section& section = program_.sections[number];
+  const SectionPlan& plan = plans_[number];
+  ranges_of(section, slots, 0);  // refuses absurd extents
+  for (size_t f = 0; f < plan.forwards.size(); ++f) {
+    const bool now = forwards_now(plan.forwards[f], plan, section, slots);
+    sources_[f] = now ? &plan.forwards[f].load->source : nullptr;
+  }
+  SectionRun run(machine, program_, section, plan, sources_.data(), slots);
+  if (section.cores == 1 || plan.adds) {
+    run(0);
+  } else {
+    machine.pool->run(run);
+  }
+  touch_stores(machine, number, slots);  // before the next section, and also after a failure
+  run.rethrow();
+}
+
+void Executable::touch_stores(const Machine& machine, size_t number, const int64_t* slots) const {
+  const Section& section = program_.sections[number];
+  const Wide first = reinterpret_cast<uintptr_t>(machine.memory->data());
+  const Wide last = first + static_cast<Wide>(machine.memory->bytes());
+  for (const Copy* store : plans_[number].stores) {
+    const Reach reach = reach_of(*store, section, slots);
+    const Wide low = std::max(reach.low, first), high = std::min(reach.high, last);
+    if (low < high) {
+      machine.panels->touch(static_cast<uintptr_t>(low), static_cast<uintptr_t>(high));
+    }
+  }
+}
+
+}  // namespace spyre

@@ -1,0 +1,53 @@
+// What `execute` prepares once per program: compiled vector programs and load forwarding.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "decode.h"
+#include "frame.h"
+#include "vec_code.h"
+
+namespace spyre {
+
+// Load forwarding. A LOAD may be left out when every reader of its LX buffer reads exactly the
+// elements it loads, at the same ranges: the readers then take them from device memory (unless
+// something in the section stores there, which each launch checks, or the layout suits the reader
+// better in LX). Saves the copy, and for matmuls makes packed panels possible.
+struct Forward {
+  const Copy* load;
+  struct Reader {
+    const Node* node;
+    int operand;
+  };
+  std::vector<Reader> readers;
+};
+
+struct NodePlan {
+  std::vector<int> forward;  // by operand: number of the Forward that may stand for it, or -1
+  int elided_by = -1;        // Copy: its own Forward
+  VecCode code;              // Vec
+};
+
+struct SectionPlan {
+  std::vector<NodePlan> nodes;  // by Node::id
+  std::vector<Forward> forwards;
+  std::vector<const Copy*> stores;
+  bool adds = false;  // a store adds: cores run one after another, so that sums have one order
+};
+
+// Throws Failure(SPYRE_INVALID_PROGRAM).
+std::vector<SectionPlan> plan_execution(const Program& program, const Kernels& kernels);
+
+// Bytes that a device place can reach in a launch, over all cores; low >= high: none.
+struct Reach {
+  Wide low, high;
+  bool overlaps(const Reach& other) const { return low < other.high && other.low < high; }
+};
+Reach reach_of(const Copy& copy, const Section& section, const int64_t* slots);
+
+// Whether a launch with these slots leaves the load out.
+bool forwards_now(const Forward& forward, const SectionPlan& plan, const Section& section,
+                  const int64_t* slots);
+
+}  // namespace spyre

@@ -1,0 +1,96 @@
+// What an instruction sees while a core executes it: ranges, operands, scratch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "decode.h"
+#include "memory.h"
+#include "panels.h"
+#include "pool.h"
+
+namespace spyre {
+
+constexpr int kMaxAxes = 64;  // of a section, as `decode` accepts them
+using Wide = __int128;        // addresses of a malformed program must not wrap around
+
+// Aligned bytes of one thread that only grow: a launch that ran before allocates nothing.
+class Scratch {
+ public:
+  char* bytes(int64_t count) {
+    if (count > capacity_) {
+      data_.reset(static_cast<char*>(::operator new[](count, std::align_val_t{64})));
+      capacity_ = count;
+    }
+    return data_.get();
+  }
+
+ private:
+  struct Free {
+    void operator()(char* at) const { ::operator delete[](at, std::align_val_t{64}); }
+  };
+  std::unique_ptr<char[], Free> data_;
+  int64_t capacity_ = 0;
+};
+
+// Per host thread.
+struct Worker {
+  std::vector<AxisRange> axes;
+  Scratch rows;       // widened rows of a matmul's a
+  Scratch panels;     // a matmul's b, where it is not read in place
+  Scratch registers;  // of the vector interpreter
+};
+
+// The parts of a card that execution uses.
+struct Machine {
+  const Kernels* kernels;
+  Mapping* memory;
+  Scratchpads* lx;
+  Pool* pool;
+  PanelCache* panels;
+  std::vector<Worker>* workers;  // one per thread of the pool
+  uint64_t launch;               // number of the launch, ascending
+};
+
+// The axes an instruction walks and how many points of each.
+struct Walk {
+  int size = 0;
+  int axis[kMaxAxes];
+  int64_t count[kMaxAxes];
+  void add(const std::vector<int>& axes, const std::vector<AxisRange>& ranges);
+  bool empty() const;
+};
+
+// An operand at the start of every walked range, with its strides in bytes by position in the walk.
+struct Operand {
+  char* at = nullptr;
+  int64_t stride[kMaxAxes];
+};
+
+struct Frame {
+  const Machine& machine;
+  const Program& program;
+  const int64_t* slots;
+  const std::vector<AxisRange>& axes;
+  char* lx;
+  Worker& worker;
+
+  const Kernels& kernels() const { return *machine.kernels; }
+
+  // The operand, all of whose elements lie in its memory; throws Failure(SPYRE_STOPPED) otherwise.
+  Operand operand(const Place& place, const Walk& walk, int origin) const;
+  // The same without the check, and without reading `at`'s memory being legal yet.
+  Operand unchecked(const Place& place, const Walk& walk) const;
+  // Refuses [low, high) outside of the place's memory (of its buffer, for LX).
+  void check(const Place& place, Wide low, Wide high, int origin) const;
+
+  // The user's op behind an instruction.
+  const std::string& source(int origin) const;
+  [[noreturn]] void stop(int origin, const std::string& why) const;
+};
+
+}  // namespace spyre

@@ -1,0 +1,31 @@
+// What one instruction costs its unit, from the numbers of the CardSpec alone (card.md 1).
+#pragma once
+
+#include "decode.h"
+
+namespace spyre {
+
+// A Copy as device memory and the core see it. Times are core clock cycles.
+struct Traffic {
+  int64_t bytes = 0;  // of device memory: whole sticks, broadcast data once
+  double server = 0;  // cycles the memory is occupied: bandwidth, and the floor per request
+  double core = 0;    // shortest time on one core that fetches (or stores) it alone
+  double each = 0;    // shortest time on a core however many share the data
+};
+Traffic traffic_of(const Copy& copy, const std::vector<AxisRange>& ranges, const int64_t* slots,
+                   const Spec& spec);
+
+// Cycles of PT or SFU, and what the report counts.
+struct Work {
+  double cycles = 0;
+  double least = 0;  // at the unit's peak rate
+  uint64_t ops = 0;  // FLOP of PT (2 per multiply-add), scalar ops of SFU
+};
+Work work_of(const Pt& pt, const std::vector<AxisRange>& ranges, const Spec& spec);
+Work work_of(const Vec& vec, const std::vector<AxisRange>& ranges, const int64_t* slots,
+             const Spec& spec);
+
+// x to the power e for positive x: the same bits on every host, unlike the library's `pow`.
+double power(double x, double e);
+
+}  // namespace spyre

@@ -1,0 +1,112 @@
+#include "card.h"
+
+#include <c10/util/Exception.h>
+#include <pthread.h>
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <thread>
+
+namespace openspyre {
+namespace {
+
+// Cards outlive static destructors: tensors may be freed at any time until the process is gone.
+struct Process {
+  Settings settings;
+  std::mutex opening;
+  std::array<std::atomic<Card*>, kMaxDevices> cards{};
+  std::atomic<bool> forked{false};
+};
+
+Process& process() {
+  static auto* const instance = new Process();
+  return *instance;
+}
+
+thread_local int current = 0;
+
+void note_fork() {
+  for (auto& card : process().cards)
+    if (card.load(std::memory_order_relaxed)) process().forked = true;
+}
+
+std::unique_ptr<Card> open(int index) {
+  const Settings& chosen = process().settings;
+  std::vector<const char*> names;
+  for (const auto& name : chosen.names) names.push_back(name.c_str());
+  const int threads =
+      chosen.threads > 0 ? chosen.threads : static_cast<int>(std::thread::hardware_concurrency());
+  auto card = std::make_unique<Card>();
+  card->index = index;
+  spyre_error error{};
+  const int code = spyre_card_open(names.data(), chosen.values.data(), names.size(), chosen.memory,
+                                   threads, &card->handle, &error);
+  TORCH_CHECK(code == SPYRE_OK, "spyre:", index, ": the card does not open: ", error.text);
+  card->base = spyre_card_memory_base(card->handle);
+  card->size = spyre_card_memory_size(card->handle);
+  return card;
+}
+
+}  // namespace
+
+void configure(Settings settings) {
+  TORCH_CHECK(settings.devices >= 0 && settings.devices <= kMaxDevices, "spyre: ",
+              settings.devices, " devices; at most ", kMaxDevices, " are supported");
+  process().settings = std::move(settings);
+  static const int registered = pthread_atfork(nullptr, nullptr, note_fork);
+  (void)registered;
+}
+
+const Settings& settings() { return process().settings; }
+
+int device_count() noexcept { return process().settings.devices; }
+
+Card& card(int index) {
+  TORCH_CHECK(index >= 0 && index < device_count(), "spyre: there is no device ", index,
+              " (devices: ", device_count(), ")");
+  auto& entry = process().cards[index];
+  TORCH_CHECK(!in_bad_fork(),
+              "spyre: the card cannot be used in a forked process. To use it with "
+              "multiprocessing, you must use the 'spawn' start method");
+  if (Card* opened = entry.load(std::memory_order_acquire)) return *opened;
+  const std::lock_guard<std::mutex> lock(process().opening);
+  if (!entry.load(std::memory_order_relaxed)) entry = open(index).release();
+  return *entry.load(std::memory_order_relaxed);
+}
+
+bool is_open(int index) noexcept {
+  return index >= 0 && index < device_count() && process().cards[index].load() != nullptr;
+}
+
+int device_of(const void* address) noexcept {
+  const auto wanted = reinterpret_cast<uint64_t>(address);
+  for (int i = 0; i < device_count(); ++i) {
+    const Card* opened = process().cards[i].load(std::memory_order_acquire);
+    if (opened && wanted - opened->base < opened->size) return i;
+  }
+  return -1;
+}
+
+void touch(const void* address, uint64_t bytes) {
+  const int index = device_of(address);
+  if (index < 0 || bytes == 0) return;
+  spyre_card_touch(process().cards[index].load()->handle, reinterpret_cast<uint64_t>(address),
+                   bytes);
+}
+
+bool in_bad_fork() noexcept { return process().forked.load(std::memory_order_relaxed); }
+
+int current_device() noexcept { return current; }
+
+int exchange_device(int index) {
+  TORCH_CHECK(index >= 0 && index < device_count(), "spyre: there is no device ", index,
+              " (devices: ", device_count(), ")");
+  const int previous = current;
+  current = index;
+  return previous;
+}
+
+void set_device_unchecked(int index) noexcept { current = index; }
+
+}  // namespace openspyre

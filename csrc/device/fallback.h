@@ -1,0 +1,20 @@
+// Ops that run on the CPU because the card has no kernel for them: counted, by name.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace openspyre {
+
+enum class FallbackMode { Count, Warn, Error };
+
+void set_fallback_mode(FallbackMode mode);
+FallbackMode fallback_mode();
+std::map<std::string, uint64_t> fallback_counts();
+void reset_fallback_counts();
+
+// Counts one call; warns at an op's first or throws, as the mode says.
+void note_fallback(const std::string& op);
+
+}  // namespace openspyre

@@ -1,0 +1,395 @@
+#include "kernel.h"
+
+#include <ATen/ops/item.h>
+#include <c10/core/ScalarTypeToTypeMeta.h>
+#include <structmember.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <chrono>
+#include <new>
+#include <string>
+#include <string_view>
+
+#include "launcher.h"
+#include "memory.h"
+#include "python.h"
+
+namespace openspyre {
+namespace {
+
+struct Argument {
+  bool scalar;
+  c10::ScalarType dtype;  // of a tensor
+};
+
+struct State {
+  std::string name;
+  std::vector<Argument> arguments;
+  size_t size_count = 0;
+  size_t scalar_count = 0;
+  Owned on_miss;
+  std::vector<std::unique_ptr<Variant>> variants;
+};
+
+struct KernelObject {
+  PyObject_HEAD
+  vectorcallfunc call;
+  PyObject* weak_references;
+  State* state;  // owned; null until __init__
+};
+
+KernelObject* as_kernel(PyObject* object) { return reinterpret_cast<KernelObject*>(object); }
+
+State& state(PyObject* object) {
+  State* const found = as_kernel(object)->state;
+  TORCH_CHECK(found, "this Kernel has not been initialised");
+  return *found;
+}
+
+// --- a call ---------------------------------------------------------------------------------
+
+bool fail_argument(const State& kernel, size_t position, const std::string& problem) {
+  PyErr_Format(PyExc_TypeError, "%s: argument %zu %s", kernel.name.c_str(), position,
+               problem.c_str());
+  return false;
+}
+
+bool bind_tensor(const State& kernel, size_t i, PyObject* value, Binding& binding, int& device) {
+  if (!THPVariable_Check(value)) return fail_argument(kernel, i, "is not a tensor");
+  const at::Tensor& tensor = THPVariable_Unpack(value);
+  if (!tensor.is_privateuseone())
+    return fail_argument(kernel, i, "is on " + tensor.device().str() + ", not on a card");
+  if (tensor.scalar_type() != kernel.arguments[i].dtype)
+    return fail_argument(kernel, i,
+                         std::string("has dtype ") + c10::toString(tensor.scalar_type()) +
+                             ", the kernel was compiled for " +
+                             c10::toString(kernel.arguments[i].dtype));
+  if (device >= 0 && device != tensor.device().index())
+    return fail_argument(kernel, i,
+                         "is on " + tensor.device().str() + ", others on spyre:" +
+                             std::to_string(device));
+  device = tensor.device().index();
+  binding.addresses.push_back(reinterpret_cast<uint64_t>(tensor.const_data_ptr()));
+  return true;
+}
+
+bool bind_scalar(const State& kernel, size_t i, PyObject* value, Binding& binding) {
+  if (THPVariable_Check(value)) {
+    const at::Tensor& tensor = THPVariable_Unpack(value);
+    if (!tensor.is_cpu() || tensor.numel() != 1)
+      return fail_argument(kernel, i, "is not a CPU tensor with one element");
+    binding.scalars.push_back(tensor.item().toDouble());
+    return true;
+  }
+  const double number = PyFloat_AsDouble(value);
+  if (number == -1.0 && PyErr_Occurred()) return false;
+  binding.scalars.push_back(number);
+  return true;
+}
+
+bool bind(const State& kernel, PyObject* const* args, size_t count, Binding& binding, int& device) {
+  const size_t expected = kernel.arguments.size() + kernel.size_count;
+  if (count != expected) {
+    PyErr_Format(PyExc_TypeError, "%s: takes %zu arguments, got %zu", kernel.name.c_str(),
+                 expected, count);
+    return false;
+  }
+  for (size_t i = 0; i < kernel.arguments.size(); ++i) {
+    const bool bound = kernel.arguments[i].scalar
+                           ? bind_scalar(kernel, i, args[i], binding)
+                           : bind_tensor(kernel, i, args[i], binding, device);
+    if (!bound) return false;
+  }
+  for (size_t i = kernel.arguments.size(); i < count; ++i) {
+    const long long size = PyLong_AsLongLong(args[i]);
+    if (size == -1 && PyErr_Occurred()) return false;
+    binding.sizes.push_back(size);
+  }
+  if (device >= 0) return true;
+  PyErr_Format(PyExc_TypeError, "%s: no argument is a tensor", kernel.name.c_str());
+  return false;
+}
+
+Variant* find(State& kernel, const Sizes& sizes) {
+  for (auto& variant : kernel.variants)
+    if (variant->serves(sizes)) return variant.get();
+  return nullptr;
+}
+
+// Asks Python for the program of a class of sizes. Null with a Python error set on failure.
+Variant* compile(State& kernel, const Sizes& sizes) {
+  const Owned tuple(make_ints(sizes));
+  if (!tuple) return nullptr;
+  const Owned made(PyObject_CallOneArg(kernel.on_miss.get(), tuple.get()));
+  if (!made) return nullptr;
+  const char* bytes = nullptr;
+  Py_ssize_t length = 0;
+  PyObject *low_tuple = nullptr, *high_tuple = nullptr;
+  if (!PyArg_ParseTuple(made.get(), "y#OO", &bytes, &length, &low_tuple, &high_tuple))
+    return nullptr;
+  Sizes low, high;
+  if (!read_ints(low_tuple, low, "Kernel") || !read_ints(high_tuple, high, "Kernel"))
+    return nullptr;
+  auto variant = std::make_unique<Variant>(std::string(bytes, length), low, high);
+  if (low.size() != sizes.size() || high.size() != sizes.size() || !variant->serves(sizes)) {
+    PyErr_Format(PyExc_RuntimeError, "%s: the new variant does not serve %R", kernel.name.c_str(),
+                 tuple.get());
+    return nullptr;
+  }
+  if (Variant* const raced = find(kernel, sizes)) return raced;  // another thread was faster
+  kernel.variants.push_back(std::move(variant));
+  return kernel.variants.back().get();
+}
+
+void raise_card_error(const State& kernel, int code, const spyre_error& error) {
+  if (code == SPYRE_INDEX) {
+    PyErr_Format(PyExc_IndexError, "%s: %s", kernel.name.c_str(), error.text);
+    return;
+  }
+  const Owned errors(PyImport_ImportModule("openspyre.errors"));
+  if (!errors) return;
+  const Owned type(PyObject_GetAttrString(errors.get(), "CardError"));
+  if (!type) return;
+  const Owned message(PyUnicode_FromFormat("%s: %s", kernel.name.c_str(), error.text));
+  if (message) PyErr_SetObject(type.get(), message.get());
+}
+
+int run(Resident& program, const std::vector<int64_t>& block, spyre_error& error) {
+  const WithoutGil released;
+  return program.run(block, error);
+}
+
+PyObject* call(PyObject* self, PyObject* const* args, size_t flags, PyObject* names) {
+  HANDLE_TH_ERRORS
+  State& kernel = state(self);
+  if (names && PyTuple_GET_SIZE(names)) {
+    PyErr_Format(PyExc_TypeError, "%s: takes no keyword arguments", kernel.name.c_str());
+    return nullptr;
+  }
+  Binding binding;
+  int device = -1;
+  if (!bind(kernel, args, PyVectorcall_NARGS(flags), binding, device)) return nullptr;
+  Variant* variant = find(kernel, binding.sizes);
+  if (!variant) variant = compile(kernel, binding.sizes);
+  if (!variant) return nullptr;
+  Resident& program = variant->on(device);
+  const auto pool = program.pool();
+  const auto& block = program.fill(binding, reinterpret_cast<uint64_t>(pool.get()));
+  spyre_error error{};
+  const auto start = std::chrono::steady_clock::now();
+  const int code = run(program, block, error);
+  const auto spent = std::chrono::steady_clock::now() - start;
+  Record& record = variant->record(binding.sizes);
+  record.launches += 1;
+  record.nanoseconds += std::chrono::nanoseconds(spent).count();
+  if (code == SPYRE_OK) Py_RETURN_NONE;
+  raise_card_error(kernel, code, error);
+  return nullptr;
+  END_HANDLE_TH_ERRORS
+}
+
+// --- what Python can ask ----------------------------------------------------------------------
+
+Variant* variant_at(PyObject* self, Py_ssize_t index) {
+  auto& variants = state(self).variants;
+  if (index >= 0 && static_cast<size_t>(index) < variants.size()) return variants[index].get();
+  PyErr_Format(PyExc_IndexError, "there is no variant %zd", index);
+  return nullptr;
+}
+
+PyObject* py_variants(PyObject* self, PyObject*) {
+  HANDLE_TH_ERRORS
+  Owned list(PyList_New(0));
+  for (const auto& variant : state(self).variants) {
+    const Owned low(make_ints(variant->low())), high(make_ints(variant->high()));
+    if (!low || !high) return nullptr;
+    const auto& bytes = variant->bytes();
+    const Owned item(Py_BuildValue("(y#OO)", bytes.data(), static_cast<Py_ssize_t>(bytes.size()),
+                                   low.get(), high.get()));
+    if (!list || !item || PyList_Append(list.get(), item.get()) < 0) return nullptr;
+  }
+  return list.release();
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* py_records(PyObject* self, PyObject*) {
+  HANDLE_TH_ERRORS
+  Owned list(PyList_New(0));
+  const auto& variants = state(self).variants;
+  for (size_t i = 0; i < variants.size(); ++i) {
+    for (const Record& record : variants[i]->records()) {
+      const Owned sizes(make_ints(record.sizes));
+      if (!sizes) return nullptr;
+      const Owned item(Py_BuildValue("(nOKd)", static_cast<Py_ssize_t>(i), sizes.get(),
+                                     static_cast<unsigned long long>(record.launches),
+                                     static_cast<double>(record.nanoseconds) * 1e-9));
+      if (!list || !item || PyList_Append(list.get(), item.get()) < 0) return nullptr;
+    }
+  }
+  return list.release();
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* as_dict(const spyre_report& report) {
+  const std::pair<const char*, uint64_t> numbers[] = {
+      {"cycles", report.cycles},
+      {"bound_p_cycles", report.bound_p_cycles},
+      {"pt_busy", report.pt_busy},
+      {"sfu_busy", report.sfu_busy},
+      {"load_busy", report.load_busy},
+      {"store_busy", report.store_busy},
+      {"device_read_bytes", report.device_read_bytes},
+      {"device_write_bytes", report.device_write_bytes},
+      {"ring_bytes", report.ring_bytes},
+      {"flop", report.flop},
+      {"sfu_ops", report.sfu_ops},
+      {"lx_peak", report.lx_peak},
+      {"cores", report.cores},
+      {"instructions", report.instructions},
+  };
+  Owned dict(PyDict_New());
+  for (const auto& [name, number] : numbers) {
+    const Owned value(PyLong_FromUnsignedLongLong(number));
+    if (!dict || !value || PyDict_SetItemString(dict.get(), name, value.get()) < 0) return nullptr;
+  }
+  return dict.release();
+}
+
+PyObject* py_report(PyObject* self, PyObject* args) {
+  HANDLE_TH_ERRORS
+  Py_ssize_t index = 0;
+  PyObject* tuple = nullptr;
+  Sizes sizes;
+  if (!PyArg_ParseTuple(args, "nO", &index, &tuple) || !read_ints(tuple, sizes, "Kernel.report"))
+    return nullptr;
+  Variant* const variant = variant_at(self, index);
+  if (!variant) return nullptr;
+  const State& kernel = state(self);
+  if (sizes.size() != kernel.size_count || !variant->serves(sizes))
+    return PyErr_Format(PyExc_ValueError, "variant %zd does not serve %R", index, tuple);
+  for (const Record& record : variant->records())
+    if (record.sizes == sizes && record.report) return as_dict(*record.report);
+  const size_t addresses = kernel.arguments.size() - kernel.scalar_count;
+  Record& record = variant->record(sizes);
+  record.report = variant->on(current_device()).time(sizes, addresses, kernel.scalar_count);
+  return as_dict(*record.report);
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* py_name(PyObject* self, void*) {
+  HANDLE_TH_ERRORS
+  return PyUnicode_FromString(state(self).name.c_str());
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* py_repr(PyObject* self) {
+  HANDLE_TH_ERRORS
+  const State& kernel = state(self);
+  return PyUnicode_FromFormat("<Kernel %s: %zu arguments, %zu sizes, %zu variants>",
+                              kernel.name.c_str(), kernel.arguments.size(), kernel.size_count,
+                              kernel.variants.size());
+  END_HANDLE_TH_ERRORS
+}
+
+// --- the type ---------------------------------------------------------------------------------
+
+PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
+  PyObject* const self = type->tp_alloc(type, 0);
+  if (self) as_kernel(self)->call = call;
+  return self;
+}
+
+// By the names of kernel text (openspyre/ir/kernel.py).
+constexpr std::pair<std::string_view, c10::ScalarType> kDtypes[] = {
+    {"f16", c10::kHalf}, {"bf16", c10::kBFloat16}, {"f32", c10::kFloat},
+    {"i64", c10::kLong}, {"i32", c10::kInt},       {"i16", c10::kShort},
+    {"i8", c10::kChar},  {"u8", c10::kByte},       {"b1", c10::kBool},
+};
+
+bool read_argument(PyObject* item, State& kernel) {
+  if (item == Py_None) {
+    kernel.arguments.push_back({true, c10::ScalarType::Undefined});
+    ++kernel.scalar_count;
+    return true;
+  }
+  const char* const text = PyUnicode_AsUTF8(item);
+  if (!text) return false;
+  for (const auto& [name, dtype] : kDtypes) {
+    if (name != text) continue;
+    kernel.arguments.push_back({false, dtype});
+    return true;
+  }
+  PyErr_Format(PyExc_ValueError, "Kernel: there is no dtype %R", item);
+  return false;
+}
+
+int initialise(PyObject* self, PyObject* args, PyObject* kwargs) {
+  static const char* names[] = {"name", "arguments", "size_count", "on_miss", nullptr};
+  const char* name = nullptr;
+  PyObject *arguments = nullptr, *on_miss = nullptr;
+  Py_ssize_t size_count = 0;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sO!nO", const_cast<char**>(names), &name,
+                                   &PyTuple_Type, &arguments, &size_count, &on_miss))
+    return -1;
+  if (as_kernel(self)->state) {
+    PyErr_SetString(PyExc_RuntimeError, "Kernel: initialised twice");
+    return -1;
+  }
+  auto made = std::make_unique<State>();
+  made->name = name;
+  made->size_count = static_cast<size_t>(size_count);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments); ++i)
+    if (!read_argument(PyTuple_GET_ITEM(arguments, i), *made)) return -1;
+  Py_INCREF(on_miss);
+  made->on_miss = Owned(on_miss);
+  as_kernel(self)->state = made.release();
+  return 0;
+}
+
+void destroy(PyObject* self) {
+  if (as_kernel(self)->weak_references) PyObject_ClearWeakRefs(self);
+  const std::unique_ptr<State> owned(as_kernel(self)->state);
+  Py_TYPE(self)->tp_free(self);
+}
+
+PyMethodDef methods[] = {
+    {"variants", py_variants, METH_NOARGS, "[(program bytes, low, high)] of the size classes."},
+    {"records", py_records, METH_NOARGS,
+     "[(variant, sizes, launches, host seconds)] of everything that was launched."},
+    {"report", py_report, METH_VARARGS, "report(variant, sizes): what one launch costs the card."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyGetSetDef properties[] = {
+    {"name", py_name, nullptr, "The kernel's name.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+PyTypeObject type = [] {
+  PyTypeObject made = {PyVarObject_HEAD_INIT(nullptr, 0)};
+  made.tp_name = "openspyre._C.Kernel";
+  made.tp_doc = "Kernel(name, arguments, size_count, on_miss): call it with tensors, then sizes.";
+  made.tp_basicsize = sizeof(KernelObject);
+  made.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;
+  made.tp_vectorcall_offset = offsetof(KernelObject, call);
+  made.tp_call = PyVectorcall_Call;
+  made.tp_weaklistoffset = offsetof(KernelObject, weak_references);
+  made.tp_new = create;
+  made.tp_init = initialise;
+  made.tp_dealloc = destroy;
+  made.tp_repr = py_repr;
+  made.tp_methods = methods;
+  made.tp_getset = properties;
+  return made;
+}();
+
+}  // namespace
+
+bool add_kernel_type(PyObject* module) {
+  if (PyType_Ready(&type) < 0) return false;
+  Py_INCREF(&type);
+  return PyModule_AddObject(module, "Kernel", reinterpret_cast<PyObject*>(&type)) == 0;
+}
+
+}  // namespace openspyre

@@ -1,0 +1,155 @@
+// The Python module openspyre._C.
+#include <ATen/EmptyTensor.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/Generator.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/python_headers.h>
+
+#include <string>
+
+#include "card.h"
+#include "fallback.h"
+#include "kernel.h"
+#include "memory.h"
+#include "python.h"
+#include "runtime.h"
+
+namespace openspyre {
+namespace {
+
+bool read_number(PyObject* key, PyObject* value, Settings& into) {
+  const char* const name = PyUnicode_AsUTF8(key);
+  const double number = PyFloat_AsDouble(value);
+  if (!name || (number == -1.0 && PyErr_Occurred())) return false;
+  into.names.emplace_back(name);
+  into.values.push_back(number);
+  return true;
+}
+
+PyObject* py_configure(PyObject*, PyObject* args, PyObject* kwargs) {
+  HANDLE_TH_ERRORS
+  static const char* names[] = {"devices", "memory", "threads", "card", nullptr};
+  Settings chosen;
+  unsigned long long memory = 0;
+  PyObject* numbers = nullptr;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$iKiO!", const_cast<char**>(names),
+                                   &chosen.devices, &memory, &chosen.threads, &PyDict_Type,
+                                   &numbers))
+    return nullptr;
+  chosen.memory = memory;
+  PyObject *key, *value;
+  for (Py_ssize_t position = 0; PyDict_Next(numbers, &position, &key, &value);)
+    if (!read_number(key, value, chosen)) return nullptr;
+  configure(std::move(chosen));
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* py_default_generator(PyObject*, PyObject* arg) {
+  HANDLE_TH_ERRORS
+  const long device = PyLong_AsLong(arg);
+  if (device == -1 && PyErr_Occurred()) return nullptr;
+  return THPGenerator_initDefaultGenerator(default_generator(static_cast<int>(device)));
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* py_is_open(PyObject*, PyObject* arg) {
+  const long device = PyLong_AsLong(arg);
+  if (device == -1 && PyErr_Occurred()) return nullptr;
+  return PyBool_FromLong(is_open(static_cast<int>(device)));
+}
+
+PyObject* py_in_bad_fork(PyObject*, PyObject*) { return PyBool_FromLong(in_bad_fork()); }
+
+PyObject* py_fallbacks(PyObject*, PyObject*) {
+  Owned result(PyDict_New());
+  if (!result) return nullptr;
+  for (const auto& [name, count] : fallback_counts()) {
+    const Owned number(PyLong_FromUnsignedLongLong(count));
+    if (!number || PyDict_SetItemString(result.get(), name.c_str(), number.get()) < 0)
+      return nullptr;
+  }
+  return result.release();
+}
+
+PyObject* py_reset_fallbacks(PyObject*, PyObject*) {
+  reset_fallback_counts();
+  Py_RETURN_NONE;
+}
+
+PyObject* py_set_fallback_mode(PyObject*, PyObject* arg) {
+  const char* const text = PyUnicode_AsUTF8(arg);
+  if (!text) return nullptr;
+  const std::string mode(text);
+  if (mode == "count")
+    set_fallback_mode(FallbackMode::Count);
+  else if (mode == "warn")
+    set_fallback_mode(FallbackMode::Warn);
+  else if (mode == "error")
+    set_fallback_mode(FallbackMode::Error);
+  else
+    return PyErr_Format(PyExc_ValueError, "fallback mode %R: use count, warn or error", arg);
+  Py_RETURN_NONE;
+}
+
+// empty_strided_spyre(size, stride, dtype, device_index): the allocation of compiled graphs.
+PyObject* py_empty_strided(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  if (count != 4 || !THPDtype_Check(args[2])) {
+    PyErr_SetString(PyExc_TypeError,
+                    "empty_strided_spyre(size, stride, dtype, device_index): wrong arguments");
+    return nullptr;
+  }
+  c10::SmallVector<int64_t, 8> size, stride;
+  const char* const caller = "empty_strided_spyre";
+  if (!read_ints(args[0], size, caller) || !read_ints(args[1], stride, caller)) return nullptr;
+  long device = args[3] == Py_None ? current_device() : PyLong_AsLong(args[3]);
+  if (device == -1 && PyErr_Occurred()) return nullptr;
+  const int previous = exchange_device(static_cast<int>(device));
+  struct Restore {
+    int device;
+    ~Restore() { set_device_unchecked(device); }
+  } restore{previous};
+  at::Tensor result = at::detail::empty_strided_generic(
+      size, stride, allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      reinterpret_cast<THPDtype*>(args[2])->scalar_type);
+  return THPVariable_Wrap(std::move(result));
+  END_HANDLE_TH_ERRORS
+}
+
+template <typename F>
+PyCFunction as_function(F* function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
+PyMethodDef methods[] = {
+    {"configure", as_function(py_configure), METH_VARARGS | METH_KEYWORDS,
+     "configure(*, devices, memory, threads, card): what the cards are; before their first use."},
+    {"default_generator", py_default_generator, METH_O, "The default generator of a device."},
+    {"is_open", py_is_open, METH_O, "Whether a device's card has been used."},
+    {"in_bad_fork", py_in_bad_fork, METH_NOARGS, "Whether this process was forked after use."},
+    {"fallbacks", py_fallbacks, METH_NOARGS, "Calls that ran on the CPU, by op name."},
+    {"reset_fallbacks", py_reset_fallbacks, METH_NOARGS, "Starts counting again."},
+    {"set_fallback_mode", py_set_fallback_mode, METH_O, "count, warn or error."},
+    {"empty_strided_spyre", as_function(py_empty_strided), METH_FASTCALL,
+     "empty_strided_spyre(size, stride, dtype, device_index)"},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "openspyre._C", "The native part of the spyre device.", -1, methods,
+    nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+}  // namespace openspyre
+
+PyMODINIT_FUNC PyInit__C() {
+  PyObject* const module = PyModule_Create(&openspyre::definition);
+  if (!module) return nullptr;
+  if (!openspyre::add_kernel_type(module)) {
+    Py_DECREF(module);
+    return nullptr;
+  }
+  return module;
+}

@@ -1,0 +1,72 @@
+// Reading and making Python objects.
+#pragma once
+
+#include <torch/csrc/python_headers.h>
+
+#include <utility>
+
+namespace openspyre {
+
+// A reference that is dropped at the end of its scope.
+class Owned {
+ public:
+  explicit Owned(PyObject* object = nullptr) : object_(object) {}
+  Owned(Owned&& other) noexcept : object_(other.release()) {}
+  Owned(const Owned&) = delete;
+  Owned& operator=(const Owned&) = delete;
+  Owned& operator=(Owned&& other) noexcept {
+    std::swap(object_, other.object_);
+    return *this;
+  }
+  ~Owned() { Py_XDECREF(object_); }
+
+  PyObject* get() const { return object_; }
+  PyObject* release() { return std::exchange(object_, nullptr); }
+  explicit operator bool() const { return object_ != nullptr; }
+
+ private:
+  PyObject* object_;
+};
+
+// Lets other Python threads run; the scope must not touch Python objects.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyEval_SaveThread()) {}
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+  ~WithoutGil() { PyEval_RestoreThread(state_); }
+
+ private:
+  PyThreadState* state_;
+};
+
+// Reads a tuple of integers into a vector; false with a Python error set on failure.
+template <typename Vector>
+bool read_ints(PyObject* tuple, Vector& into, const char* caller) {
+  if (!PyTuple_Check(tuple)) {
+    PyErr_Format(PyExc_TypeError, "%s: %R is not a tuple", caller, tuple);
+    return false;
+  }
+  const Py_ssize_t count = PyTuple_GET_SIZE(tuple);
+  into.resize(count);
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    into[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i));
+    if (into[i] == -1 && PyErr_Occurred()) return false;
+  }
+  return true;
+}
+
+// A new tuple of the integers of a vector; null with a Python error set on failure.
+template <typename Vector>
+PyObject* make_ints(const Vector& values) {
+  Owned tuple(PyTuple_New(static_cast<Py_ssize_t>(values.size())));
+  if (!tuple) return nullptr;
+  for (size_t i = 0; i < values.size(); ++i) {
+    PyObject* const number = PyLong_FromLongLong(values[i]);
+    if (!number) return nullptr;
+    PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i), number);
+  }
+  return tuple.release();
+}
+
+}  // namespace openspyre

@@ -1,0 +1,66 @@
+"""Builds the extension `openspyre._C` and the software card's library.
+
+Neither `pip install --no-build-isolation .` nor `python setup.py build_ext --inplace` needs
+anything but a C++ compiler and the build requirements of pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from pathlib import Path
+
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # before torch: a stale build must not break this
+
+import torch
+from setuptools import find_packages, setup
+from torch.utils.cpp_extension import BuildExtension, CppExtension
+
+ROOT = Path(__file__).resolve().parent
+os.chdir(ROOT)
+BUILT = Path("openspyre") / "_built.py"
+CARD = Path("openspyre") / "lib" / "libspyre_card.so"
+
+
+class BuildAll(BuildExtension):
+    """Builds the card's library first, then the extension that links to it."""
+
+    def build_extensions(self) -> None:
+        packages = ROOT / "src" if self.inplace else Path(self.build_lib).resolve()
+        jobs = int(os.environ.get("MAX_JOBS", os.cpu_count() or 1))
+        card = runpy.run_path(str(ROOT / "csrc" / "card" / "build.py"))
+        card["build"](packages / CARD, Path(self.build_temp).resolve() / "card", jobs)
+        for extension in self.extensions:
+            extension.library_dirs.append(str((packages / CARD).parent))
+        super().build_extensions()
+        built = packages / BUILT
+        built.write_text(
+            '"""Written by setup.py: what the extension was built against."""\n\n'
+            f"TORCH_VERSION = {torch.__version__!r}\n"
+        )
+
+
+# setuptools passes -g and -O3 before these; what comes last counts.
+FLAGS = ["-O2", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]
+# Torch's headers are not free of these.
+FLAGS += ["-Wno-unused-parameter", "-Wno-sign-compare", "-Wno-missing-field-initializers", "-Wno-interference-size"]
+
+if sys.platform != "linux":
+    raise SystemExit("openspyre builds on Linux only")
+
+setup(
+    package_dir={"": "src"},
+    packages=find_packages("src"),
+    package_data={"openspyre": ["py.typed"]},
+    ext_modules=[
+        CppExtension(
+            "openspyre._C",
+            sorted(str(p.relative_to(ROOT)) for p in (ROOT / "csrc" / "device").glob("*.cpp")),
+            libraries=["spyre_card"],
+            extra_compile_args=FLAGS,
+            extra_link_args=["-Wl,-rpath,$ORIGIN/lib"],
+        )
+    ],
+    cmdclass={"build_ext": BuildAll.with_options(no_python_abi_suffix=True)},
+)

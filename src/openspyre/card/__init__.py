@@ -1,0 +1,1 @@
+"""The software card: thin Python over the native library."""

@@ -1,0 +1,339 @@
+"""The software card from Python, without torch: for tests and tools.
+
+The torch device uses the same library through its own C++ (csrc/device).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+
+from openspyre.errors import BrokenInvariant, CardError, InvalidProgram, SpyreError
+from openspyre.ir.binary import encode
+from openspyre.ir.program import Program
+from openspyre.spec import SPYRE_CARD_V1, CardSpec
+
+LIBRARY = Path(__file__).resolve().parent.parent / "lib" / "libspyre_card.so"
+_ALIGNMENT = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one launch costs on the card. The same sizes give the same report.
+
+    Attributes:
+        cycles: core clock cycles from start to end.
+        bound_p_cycles: what peak arithmetic and peak memory rates alone would need.
+        pt_busy, sfu_busy, load_busy, store_busy: cycles, summed over cores.
+        device_read_bytes, device_write_bytes: multicast data counts once.
+        flop: of PT, two per multiply-add.
+        sfu_ops: scalar ops.
+        lx_peak: bytes of the fullest core.
+        cores: how many had work.
+        instructions: executed, over all cores.
+    """
+
+    cycles: int
+    bound_p_cycles: int
+    pt_busy: int
+    sfu_busy: int
+    load_busy: int
+    store_busy: int
+    device_read_bytes: int
+    device_write_bytes: int
+    ring_bytes: int
+    flop: int
+    sfu_ops: int
+    lx_peak: int
+    cores: int
+    instructions: int
+
+
+class _Error(ctypes.Structure):
+    _fields_ = [("text", ctypes.c_char * 1024)]
+
+
+class _Report(ctypes.Structure):
+    _fields_ = [(f.name, c_uint64) for f in fields(Report)]
+
+
+def _signatures() -> dict[str, tuple[object, list[object]]]:
+    error = POINTER(_Error)
+    words, numbers = POINTER(c_int64), POINTER(c_double)
+    return {
+        "spyre_card_open": (
+            c_int,
+            [POINTER(c_char_p), numbers, c_size_t, c_uint64, c_int, POINTER(c_void_p), error],
+        ),
+        "spyre_card_close": (None, [c_void_p]),
+        "spyre_card_use_isa": (c_int, [c_void_p, c_char_p, error]),
+        "spyre_card_memory_base": (c_uint64, [c_void_p]),
+        "spyre_card_memory_size": (c_uint64, [c_void_p]),
+        "spyre_card_memory_release": (c_int, [c_void_p, c_uint64, c_uint64]),
+        "spyre_card_touch": (None, [c_void_p, c_uint64, c_uint64]),
+        "spyre_program_create": (
+            c_int,
+            [c_void_p, c_uint64, c_uint64, POINTER(c_void_p), error],
+        ),
+        "spyre_program_destroy": (None, [c_void_p]),
+        "spyre_program_slot_count": (c_uint64, [c_void_p]),
+        "spyre_program_pool_bytes": (c_uint64, [c_void_p]),
+        "spyre_program_fill": (
+            c_int,
+            [
+                *(c_void_p, POINTER(c_uint64), c_size_t, words, c_size_t, numbers, c_size_t),
+                *(c_uint64, words, error),
+            ],
+        ),
+        "spyre_program_run": (c_int, [c_void_p, c_uint64, error]),
+        "spyre_program_time": (c_int, [c_void_p, words, POINTER(_Report), error]),
+        "spyre_isa": (c_char_p, []),
+        "spyre_op_name": (c_char_p, [c_int]),
+        "spyre_format_version": (c_int, []),
+    }
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The native library, with its calls typed.
+
+    Raises:
+        SpyreError: it is not built.
+    """
+    if not LIBRARY.exists():
+        raise SpyreError(
+            "the software card is not built",
+            why=f"{LIBRARY.name} is missing",
+            hint="install openspyre, or run csrc/card/build.py in a checkout",
+        )
+    loaded = ctypes.CDLL(str(LIBRARY))
+    for name, (result, arguments) in _signatures().items():
+        call = getattr(loaded, name)
+        call.restype, call.argtypes = result, arguments
+    return loaded
+
+
+def isa() -> str:
+    """The instruction set whose kernels a card uses: avx512, avx2 or portable."""
+    return bytes(library().spyre_isa()).decode()
+
+
+def op_name(code: int) -> str | None:
+    """The card's name of an op code, None if it has no such op."""
+    name = library().spyre_op_name(code)
+    return None if name is None else bytes(name).decode()
+
+
+def _check(code: int, error: _Error) -> None:
+    if code == 0:
+        return
+    text = bytes(error.text).decode(errors="replace")
+    match code:
+        case 1:
+            raise InvalidProgram(text)
+        case 2:
+            raise MemoryError(text)
+        case 3:
+            raise CardError(text)
+        case 4:
+            raise IndexError(text)
+        case _:
+            raise BrokenInvariant(text)
+
+
+@dataclass(slots=True)
+class LoadedProgram:
+    """A program on a card. Unload it before the card closes."""
+
+    handle: c_void_p
+    slots: int
+    pool_bytes: int
+
+
+@dataclass(slots=True)
+class SoftwareCard:
+    """A card in software; a `Driver`. Close it, or use it as a context.
+
+    Args:
+        memory: bytes of device memory (reserved at once, committed when touched).
+        threads: host threads that run cores; 0: one per CPU that the process may use.
+        isa: kernels to use instead of the best ones: avx512, avx2 or portable.
+    """
+
+    memory: int = 1 << 30
+    threads: int = 0
+    isa: str | None = None
+    spec: CardSpec = SPYRE_CARD_V1
+    _card: c_void_p = field(init=False, default_factory=c_void_p)
+    _next: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        numbers = self.spec.numbers()
+        names = (c_char_p * len(numbers))(*(name.encode() for name in numbers))
+        values = (c_double * len(numbers))(*numbers.values())
+        error = _Error()
+        code = library().spyre_card_open(
+            names, values, len(numbers), self.memory, self.threads, byref(self._card), byref(error)
+        )
+        _check(code, error)
+        if self.isa is not None:
+            try:
+                _check(
+                    library().spyre_card_use_isa(self._card, self.isa.encode(), byref(error)), error
+                )
+            except BrokenInvariant:
+                self.close()
+                raise
+        self._next = self.memory_base
+
+    def __enter__(self) -> SoftwareCard:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give everything back. Programs must be unloaded; their handles are dead afterwards."""
+        if self._card:
+            library().spyre_card_close(self._card)
+            self._card = c_void_p()
+
+    @property
+    def memory_base(self) -> int:
+        """Address of the first byte of device memory."""
+        return int(library().spyre_card_memory_base(self._card))
+
+    @property
+    def memory_bytes(self) -> int:
+        """Size of device memory."""
+        return int(library().spyre_card_memory_size(self._card))
+
+    def allocate(self, count: int, alignment: int = _ALIGNMENT) -> int:
+        """The address of fresh bytes; there is no free (the torch device has a real allocator).
+
+        Raises:
+            MemoryError: the card is full.
+        """
+        address = -(-self._next // alignment) * alignment
+        if address + count > self.memory_base + self.memory_bytes:
+            raise MemoryError(f"the card has {self.memory_bytes} bytes, {count} more do not fit")
+        self._next = address + count
+        return address
+
+    def write(self, address: int, data: bytes) -> None:
+        """Copy host bytes to device memory."""
+        self._check_range(address, len(data))
+        ctypes.memmove(address, data, len(data))
+        library().spyre_card_touch(self._card, address, len(data))
+
+    def read(self, address: int, count: int) -> bytes:
+        """Copy device memory to the host."""
+        self._check_range(address, count)
+        return ctypes.string_at(address, count)
+
+    def store(self, data: bytes) -> int:
+        """Allocate, write, and give the address."""
+        address = self.allocate(len(data))
+        self.write(address, data)
+        return address
+
+    def release(self, address: int, count: int) -> None:
+        """Give pages back to the host; what they held is lost."""
+        self._check_range(address, count)
+        _check(library().spyre_card_memory_release(self._card, address, count), _Error())
+
+    def load(self, address: int, count: int) -> LoadedProgram:
+        """Make a program of bytes in device memory.
+
+        Raises:
+            InvalidProgram: they are malformed, corrupted or of another version.
+        """
+        handle, error = c_void_p(), _Error()
+        code = library().spyre_program_create(
+            self._card, address, count, byref(handle), byref(error)
+        )
+        _check(code, error)
+        slots = library().spyre_program_slot_count(handle)
+        return LoadedProgram(handle, slots, library().spyre_program_pool_bytes(handle))
+
+    def load_program(self, program: Program) -> LoadedProgram:
+        """Encode a program, write it and load it."""
+        data = encode(program)
+        return self.load(self.store(data), len(data))
+
+    def unload(self, program: LoadedProgram) -> None:
+        """Forget a program; its bytes in device memory stay."""
+        library().spyre_program_destroy(program.handle)
+        program.handle = c_void_p()
+
+    def fill(
+        self,
+        program: LoadedProgram,
+        addresses: Sequence[int],
+        sizes: Sequence[int] = (),
+        scalars: Sequence[float] = (),
+        pool: int = 0,
+    ) -> bytes:
+        """The symbol block of a launch."""
+        block, error = (c_int64 * max(program.slots, 1))(), _Error()
+        code = library().spyre_program_fill(
+            program.handle,
+            (c_uint64 * len(addresses))(*addresses),
+            len(addresses),
+            (c_int64 * len(sizes))(*sizes),
+            len(sizes),
+            (c_double * len(scalars))(*scalars),
+            len(scalars),
+            pool,
+            block,
+            byref(error),
+        )
+        _check(code, error)
+        return bytes(block)
+
+    def run(self, program: LoadedProgram, block: int) -> None:
+        """Run against the symbol block at an address; returns when the card has finished.
+
+        Raises:
+            IndexError: an index of the user's is out of range.
+            CardError: the program accessed what it must not.
+        """
+        error = _Error()
+        _check(library().spyre_program_run(program.handle, block, byref(error)), error)
+
+    def launch(
+        self,
+        program: LoadedProgram,
+        addresses: Sequence[int],
+        sizes: Sequence[int] = (),
+        scalars: Sequence[float] = (),
+        pool: int = 0,
+    ) -> None:
+        """All three steps of a launch, with a symbol block of its own."""
+        self.run(program, self.store(self.fill(program, addresses, sizes, scalars, pool)))
+
+    def time(self, program: LoadedProgram, block: bytes) -> Report:
+        """What a launch with this symbol block costs. Computes no values."""
+        words = (c_int64 * max(len(block) // 8, 1)).from_buffer_copy(block)
+        report, error = _Report(), _Error()
+        code = library().spyre_program_time(program.handle, words, byref(report), byref(error))
+        _check(code, error)
+        return Report(**{f.name: int(getattr(report, f.name)) for f in fields(Report)})
+
+    def _check_range(self, address: int, count: int) -> None:
+        offset = address - self.memory_base
+        if offset < 0 or offset + count > self.memory_bytes:
+            raise CardError(
+                f"{count} bytes at offset {offset} do not lie in the card's memory",
+                why=f"it has {self.memory_bytes}",
+            )

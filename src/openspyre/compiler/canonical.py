@@ -1,0 +1,95 @@
+"""Stage 1: the Kernel in the form that planning understands (docs/decisions/0001.md).
+
+Values do not change. Afterwards every index is affine in the op's dims (plus lookups), CONTRACT is
+a matmul of two plain loads, guarded loads are gone where a condition on one dim explains them, and
+copies, repeated work and dead ops are out of the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from openspyre.compiler.computed import compute_indices
+from openspyre.compiler.contracts import normalize_contracts
+from openspyre.compiler.fold import fold_scalars
+from openspyre.compiler.pieces import split_pieces
+from openspyre.compiler.redundant import (
+    drop_dead,
+    merge_equal_ops,
+    read_only_what_is_kept,
+    substitute_copies,
+)
+from openspyre.compiler.rewrite import settled, substituted
+from openspyre.compiler.splits import split_dims
+from openspyre.ir.index import Expr
+from openspyre.ir.kernel import Dim, Kernel, Kind, Op
+from openspyre.spec import CardSpec
+
+
+def canonicalize(kernel: Kernel, card: CardSpec) -> Kernel:
+    """The same values from an equal kernel in canonical form."""
+    for change in CHANGES:
+        kernel = change(kernel)
+    return kernel
+
+
+def drop_unit_dims(kernel: Kernel) -> Kernel:
+    """Parallel dims of extent 1 go away (a contraction keeps them: it needs m and n)."""
+    return replace(kernel, ops=tuple(_without_unit_dims(op) for op in kernel.ops))
+
+
+def _without_unit_dims(op: Op) -> Op:
+    units = {d.name: Expr.of(0) for d in op.dims if d.extent.constant == 1}
+    if not units or op.kind is Kind.CONTRACT:
+        return op
+    dims = tuple(d for d in op.dims if d.name not in units)
+    return replace(substituted(op, units), dims=dims)
+
+
+def name_dims(kernel: Kernel) -> Kernel:
+    """Dims are i0, i1, ...; reduced dims r0, ...; lookups k0, ... so that equal ops are equal."""
+    return replace(kernel, ops=tuple(_named(op, frozenset(kernel.symbols)) for op in kernel.ops))
+
+
+def _named(op: Op, taken: frozenset[str]) -> Op:
+    names: dict[str, str] = {}
+    for letter, old in (
+        ("i", [d.name for d in op.dims]),
+        ("r", [d.name for d in op.rdims]),
+        ("k", [k.name for k in op.lookups]),
+    ):
+        for count, name in enumerate(old):
+            new = f"{letter}{count}"
+            names[name] = f"{new}_" if new in taken else new
+    if all(new == old for old, new in names.items()):
+        return op
+    op = substituted(op, {old: Expr.var(new) for old, new in names.items()})
+    return replace(
+        op,
+        dims=tuple(Dim(names[d.name], d.extent) for d in op.dims),
+        rdims=tuple(Dim(names[d.name], d.extent) for d in op.rdims),
+        lookups=tuple(replace(k, name=names[k.name]) for k in op.lookups),
+    )
+
+
+def settle_kinds(kernel: Kernel) -> Kernel:
+    """Drops lookups that folding has made unused."""
+    return replace(kernel, ops=tuple(settled(op) for op in kernel.ops))
+
+
+CHANGES: tuple[Callable[[Kernel], Kernel], ...] = (
+    drop_unit_dims,
+    read_only_what_is_kept,
+    fold_scalars,
+    split_pieces,
+    split_dims,
+    fold_scalars,
+    settle_kinds,
+    compute_indices,
+    substitute_copies,
+    normalize_contracts,
+    name_dims,
+    merge_equal_ops,
+    drop_dead,
+)

@@ -1,0 +1,166 @@
+"""Stage 5: tile capacities, as large as LX allows.
+
+A step without loops walks each core's whole part at once. Where that does not fit, loops over the
+shared axes cut it into tiles; where a single point does not fit, ops get loops over their private
+dims. Right operands of matmuls always come in panels, so that loading one overlaps with using
+another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+
+from openspyre.compiler.axes import largest_part
+from openspyre.compiler.bounds import highest
+from openspyre.compiler.contracts import operands, roles
+from openspyre.compiler.segments import step_keys
+from openspyre.compiler.tiles import lx_peak
+from openspyre.ir.kernel import Dim, Division, Kernel, Kind, Loop, Op, Step
+from openspyre.spec import CardSpec
+
+_PANEL_SHARE = 8  # a panel of a right operand takes at most this part of LX
+_STICK = 64  # points: tiles of a lane dim are whole sticks of every dtype
+
+
+def fit_tiles(kernel: Kernel, card: CardSpec) -> Kernel:
+    """Gives every step the loops with which it fits LX."""
+    done: dict[object, Step] = {}
+    steps = []
+    for step, key in step_keys(kernel):
+        if key not in done:
+            done[key] = _fitted(kernel, step, kernel.divisions[step.name], card)
+        model = done[key]
+        inner = {
+            op: model.inner[other]
+            for op, other in zip(step.ops, model.ops, strict=True)
+            if other in model.inner
+        }
+        steps.append(replace(step, loops=model.loops, inner=inner))
+    return replace(kernel, steps=tuple(steps))
+
+
+def minimal_step(kernel: Kernel, step: Step, card: CardSpec) -> Step:
+    """The step with the smallest tiles that there are."""
+    ops = {op.name: op for op in kernel.ops}
+    loops = tuple(Loop(a.name, 1) for a in step.axes)
+    inner = {n: _inner(ops[n], step, {}, 1) for n in step.ops}
+    return replace(step, loops=loops, inner={n: v for n, v in inner.items() if v})
+
+
+def _fitted(kernel: Kernel, step: Step, division: Division, card: CardSpec) -> Step:
+    parts = {p.axis: p for p in division.parts}
+    tops = {a.name: max(1, highest(a.extent, kernel.limits)) for a in step.axes}
+    whole = {a: largest_part(top, parts.get(a)) for a, top in tops.items()}
+    grains = {a: parts[a].granule if a in parts else 1 for a in whole}
+    step = replace(step, inner=_panels(kernel, step, card))
+
+    def attempt(tiles: Mapping[str, int], base: Step) -> Step:
+        loops = tuple(Loop(a.name, tiles[a.name]) for a in step.axes if tiles[a.name] < whole[a.name])
+        return replace(base, loops=loops)
+
+    def fits(candidate: Step, *, doubled: bool) -> bool:
+        return lx_peak(kernel, candidate, division, card, doubled=doubled) <= card.lx_usable
+
+    for doubled in (True, False):
+        tiles = dict(whole)
+        while True:
+            candidate = attempt(tiles, step)
+            # one whole tile has no neighbour to overlap with
+            if fits(candidate, doubled=doubled and bool(candidate.loops or candidate.inner)):
+                return candidate
+            axis = _largest_tile(tiles, grains)
+            if axis is None:
+                break
+            tiles[axis] = _smaller_tile(tiles[axis], whole[axis], grains[axis])
+    return _with_private_loops(kernel, attempt({a: 1 for a in whole}, step), division, card)
+
+
+def _largest_tile(tiles: Mapping[str, int], grains: Mapping[str, int]) -> str | None:
+    """The axis to cut next: the first one that still holds several granules."""
+    for axis, tile in tiles.items():
+        if tile > grains[axis]:
+            return axis
+    return next((a for a, t in tiles.items() if t > 1), None)
+
+
+def _smaller_tile(tile: int, whole: int, grain: int) -> int:
+    """A tile for about twice as many trips, all of about the same size."""
+    unit = grain if tile > grain else 1
+    trips = -(-whole // tile) * 2
+    even = -(-whole // trips)
+    rounded = -(-even // unit) * unit
+    return max(1, min(rounded, max(tile - unit, 1)))
+
+
+def _panels(kernel: Kernel, step: Step, card: CardSpec) -> dict[str, tuple[Loop, ...]]:
+    """Loops over n (and k) of matmuls whose right operand is large."""
+    found = {}
+    room = card.lx_usable // _PANEL_SHARE
+    for op in (op for op in kernel.ops if op.name in step.ops and op.kind is Kind.CONTRACT):
+        loops = _panel_loops(op, kernel, step, room)
+        if loops:
+            found[op.name] = loops
+    return found
+
+
+def _panel_loops(op: Op, kernel: Kernel, step: Step, room: int) -> tuple[Loop, ...]:
+    _, b = operands(op)
+    size = {d.name: max(1, highest(d.extent, kernel.limits)) for d in (*op.dims, *op.rdims)}
+    bound = step.binding[op.name]
+    _, _, n, k = roles(op)
+    element = kernel.tensors[b.tensor].dtype.bytes
+    if any(d in bound for d in n) or not n:
+        return ()
+    outer = prod(size[d] for d in n[:-1])
+    column = element * prod(size[d] for d in k) * outer
+    last = n[-1]
+    tile = max(_STICK, room // max(column, 1) // _STICK * _STICK)
+    return (Loop(last, tile),) if tile < size[last] else ()
+
+
+def _inner(
+    op: Op, step: Step, panels: Mapping[str, tuple[Loop, ...]], tile: int
+) -> tuple[Loop, ...]:
+    """Loops of an op over all its private dims, for the smallest tiles."""
+    bound = step.binding[op.name]
+    dims = (*op.dims, *(op.rdims if op.kind is not Kind.SCAN else ()))
+    return tuple(Loop(d.name, tile) for d in dims if d.name not in bound)
+
+
+def _with_private_loops(
+    kernel: Kernel, step: Step, division: Division, card: CardSpec
+) -> Step:
+    """Cuts private dims, of all ops alike, until the step fits."""
+    ops = [op for op in kernel.ops if op.name in step.ops]
+    tile = max(
+        (max(1, highest(d.extent, kernel.limits)) for op in ops for d in _private(op, step)),
+        default=1,
+    )
+    candidate = step
+    while tile > 1:
+        tile = -(-tile // 2)
+        inner = {}
+        for op in ops:
+            loops = [
+                Loop(d.name, _aligned(tile))
+                for d in _private(op, step)
+                if highest(d.extent, kernel.limits) > _aligned(tile)
+            ]
+            if loops:
+                inner[op.name] = tuple(loops)
+        candidate = replace(step, inner=inner)
+        if lx_peak(kernel, candidate, division, card) <= card.lx_usable:
+            return candidate
+    return candidate
+
+
+def _private(op: Op, step: Step) -> list[Dim]:
+    bound = step.binding[op.name]
+    dims = (*op.dims, *(op.rdims if op.kind is not Kind.SCAN else ()))
+    return [d for d in dims if d.name not in bound]
+
+
+def _aligned(tile: int) -> int:
+    return tile if tile < _STICK else -(-tile // _STICK) * _STICK

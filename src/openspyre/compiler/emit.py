@@ -1,0 +1,341 @@
+"""Writes a planned Kernel down as a Program. Decides nothing: the plan tables say it all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from openspyre.compiler.addressing import address, lane_dim
+from openspyre.compiler.contraction import contraction
+from openspyre.compiler.residency import division_of, kept_tensors
+from openspyre.compiler.resident import LxTensor
+from openspyre.compiler.slots import SlotTable
+from openspyre.compiler.tiles import Content, Read, StepTiles, Tile, step_tiles, used_lookups
+from openspyre.compiler.vectors import VectorProgram, identity
+from openspyre.errors import BrokenInvariant
+from openspyre.ir.index import Expr
+from openspyre.ir.kernel import (
+    Access,
+    Kernel,
+    Kind,
+    Load,
+    Lookup,
+    Op,
+    Role,
+    Space,
+    Step,
+    Tensor,
+)
+from openspyre.ir.program import (
+    Axis,
+    Bound,
+    Buffer,
+    Copy,
+    Indirect,
+    Node,
+    Origin,
+    Place,
+    Program,
+    Pt,
+    Section,
+    Slot,
+    Term,
+    TileLoop,
+    Vec,
+    VecIndex,
+    VecOut,
+)
+from openspyre.spec import CardSpec
+
+
+def emit(kernel: Kernel, card: CardSpec) -> Program:
+    """The Program of a planned kernel."""
+    emitter = _Emitter(kernel, card)
+    sections = tuple(_StepEmitter(emitter, step).section() for step in kernel.steps)
+    pool = [r for r in kernel.residency.values() if r.space is Space.DEVICE]
+    return Program(
+        kernel.name,
+        tuple(emitter.slots.definitions),
+        tuple(emitter.buffers),
+        sections,
+        max((r.offset + r.bytes for r in pool), default=0),
+        emitter.slots.counts,
+        tuple(op.source or op.name for op in kernel.ops),
+    )
+
+
+class _Emitter:
+    """What the steps of one Program share."""
+
+    def __init__(self, kernel: Kernel, card: CardSpec) -> None:
+        self.kernel, self.card = kernel, card
+        self.slots = SlotTable(kernel)
+        self.buffers: list[Buffer] = []
+        self.buffer_numbers: dict[str, int] = {}
+        self.kept = kept_tensors(kernel)
+        self.origins = {op.name: number for number, op in enumerate(kernel.ops)}
+        for name, lies in self.kept.items():
+            self.add_buffer(name, lies.bytes, 1)
+
+    def add_buffer(self, name: str, size: int, slots: int) -> None:
+        self.buffer_numbers[name] = len(self.buffers)
+        self.buffers.append(Buffer(name, self.kernel.residency[name].offset, size, slots))
+
+    def kept_in(self, step: int) -> dict[str, LxTensor]:
+        rows = self.kernel.residency
+        return {n: x for n, x in self.kept.items() if rows[n].first <= step <= rows[n].last}
+
+    def plan(self, step: Step) -> StepTiles:
+        """The tiles of a step, as `place` planned them."""
+        number = self.kernel.steps.index(step)
+        kept = self.kept_in(number)
+        taken = sum(self.kernel.residency[name].bytes for name in kept)
+        division = division_of(self.kernel, step.name)
+        plan = step_tiles(self.kernel, step, division, self.card, kept, taken=taken)
+        for tile in plan.tiles:
+            self.add_buffer(tile.name, tile.bytes, tile.slots)
+        return plan
+
+
+class _StepEmitter:
+    def __init__(self, program: _Emitter, step: Step) -> None:
+        self.program, self.kernel, self.slots = program, program.kernel, program.slots
+        self.step, self.plan = step, program.plan(step)
+        self.axes = self.plan.axes
+        by_name = {op.name: op for op in self.kernel.ops}
+        self.ops = [by_name[name] for name in step.ops]
+        # The first reader of a shared tile loads it.
+        self.first_reads: dict[int, tuple[Op, str, Read]] = {}
+        for (op, role, read), number in self.plan.operands.items():
+            self.first_reads.setdefault(number, (by_name[op], role, read))
+
+    def section(self) -> Section:
+        axes = []
+        for axis in self.axes.axes:
+            split = axis.split
+            parts = (split.parts, split.stride, split.granule) if split else (1, 1, 1)
+            axes.append(Axis(axis.name, self.slots.value(axis.extent), *parts))
+        return Section(self.step.name, tuple(axes), tuple(self.level(0)))
+
+    # --- the tree of loops ------------------------------------------------------------------
+
+    def level(self, depth: int) -> list[Node]:
+        """What stands inside of `depth` loops of the step."""
+        if depth < self.axes.outer:
+            nodes = [n for op in self.ops for n in self.reads(op, depth)]
+            loop = self.axes.loops[self.ops[0].name][depth]
+            return [*nodes, TileLoop(loop.axis, loop.tile, tuple(self.level(depth + 1)))]
+        return [node for op in self.ops for node in self.op_level(op, depth)]
+
+    def op_level(self, op: Op, depth: int) -> list[Node]:
+        loops = self.axes.loops[op.name]
+        nodes = self.reads(op, depth)
+        if depth == len(loops):
+            nodes.append(self.compute(op))
+        else:
+            loop = loops[depth]
+            nodes.append(TileLoop(loop.axis, loop.tile, tuple(self.op_level(op, depth + 1))))
+        if depth == self.axes.finished_depth(op):
+            nodes += self.finish(op)
+        return nodes
+
+    def reads(self, op: Op, depth: int) -> list[Node]:
+        """The loads (and relayouts) of an op's operands at a depth."""
+        nodes: list[Node] = []
+        for number, (reader, _, read) in self.first_reads.items():
+            tile = self.plan.tiles[number]
+            if reader is op and tile.depth == depth:
+                if tile.content is Content.RELAYOUT and isinstance(read, Load):
+                    nodes.append(self.relayout(op, read, tile))
+                else:
+                    nodes.append(self.load(op, read, tile))
+        return nodes
+
+    # --- places -----------------------------------------------------------------------------
+
+    def tile_place(self, number: int) -> Place:
+        tile = self.plan.tiles[number]
+        terms = (
+            Term(d.axis, d.pitch, Origin.TILE if d.tiled else Origin.CORE) for d in tile.dims
+        )
+        buffer = self.program.buffer_numbers[tile.name]
+        return Place(Space.LX, tile.dtype, 0, tuple(terms), buffer)
+
+    def lx_place(self, op: Op, access: Access | Load | Lookup) -> Place:
+        lies = self.plan.tensors[access.tensor]
+        terms, offset = lies.terms(self.axes, op, access.index)
+        return Place(
+            Space.LX,
+            self.kernel.tensors[access.tensor].dtype,
+            self.slots.value(offset),
+            tuple(Term(axis, self.slots.value(by), origin) for axis, by, origin in terms),
+            self.program.buffer_numbers[lies.buffer],
+        )
+
+    def device_place(
+        self, op: Op, access: Access | Load | Lookup, lookups: Sequence[Lookup], *, clamp: bool
+    ) -> tuple[Place, tuple[Indirect, ...]]:
+        tensor = self.kernel.tensors[access.tensor]
+        size = tensor.dtype.bytes
+        at = address(self.kernel, tensor, access.index, op.dims + op.rdims, lookups)
+        place = Place(
+            Space.DEVICE,
+            tensor.dtype,
+            self.base(tensor, at.offset * size),
+            self.absolute(op, dict(at.terms), size),
+            argument=self.slots.argument_numbers.get(tensor.name, -1),
+        )
+        by_name = {x.name: x for x in lookups}
+        return place, tuple(
+            self.indirect(op, by_name[name], by * size, clamp) for name, by in at.lookups
+        )
+
+    def base(self, tensor: Tensor, offset: Expr) -> int | Slot:
+        if tensor.role is not Role.LOCAL:
+            return self.slots.address(tensor.name, offset)
+        row = self.kernel.residency.get(tensor.name)
+        if row is None or row.space is not Space.DEVICE:
+            raise BrokenInvariant(f"{tensor.name} has no place in device memory")
+        return self.slots.pool(offset + row.offset)
+
+    def indirect(self, op: Op, lookup: Lookup, by: Expr, clamp: bool) -> Indirect:
+        place = self.source(op, "", lookup)
+        return Indirect(
+            place, self.slots.value(by), self.slots.value(lookup.size), lookup.wrap, clamp
+        )
+
+    def absolute(self, op: Op, terms: Mapping[str, Expr], unit: int = 1) -> tuple[Term, ...]:
+        """Terms over absolute coordinates. Dims of one op walk different axes."""
+        return tuple(
+            Term(self.axes.of[op.name, dim], self.slots.value(by * unit), Origin.ABSOLUTE)
+            for dim, by in terms.items()
+        )
+
+    def source(self, op: Op, role: str, read: Read) -> Place:
+        """Where an operand lies in LX when the op runs."""
+        number = self.plan.operands.get((op.name, role, read))
+        return self.lx_place(op, read) if number is None else self.tile_place(number)
+
+    def target(self, op: Op) -> Place:
+        """Where the op's result lies in LX when it is finished."""
+        if op.name in self.plan.results:
+            return self.tile_place(self.plan.results[op.name])
+        return self.lx_place(op, op.out)
+
+    # --- instructions -----------------------------------------------------------------------
+
+    def load(self, op: Op, read: Read, tile: Tile) -> Copy:
+        guarded = isinstance(read, Load) and read.guarded
+        lookups = used_lookups(op, read) if isinstance(read, Load) else []
+        place, indirect = self.device_place(op, read, lookups, clamp=guarded)
+        number = self.plan.tiles.index(tile)
+        return Copy(
+            tuple(d.axis for d in tile.dims),
+            place,
+            self.tile_place(number),
+            indirect,
+            self.bounds(op, read) if guarded else (),
+            origin=self.program.origins[op.name],
+        )
+
+    def bounds(self, op: Op, read: Read) -> tuple[Bound, ...]:
+        """The dims of a guarded load's tensor that its index can leave, those of lookups apart."""
+        dims = [d.name for d in op.dims + op.rdims]
+        looked = frozenset(x.name for x in op.lookups)
+        found = []
+        for index, extent in zip(read.index, self.kernel.tensors[read.tensor].shape, strict=True):
+            if index.names & looked:
+                continue
+            terms = {d: by for d in dims if (by := index.coefficient(d)).constant != 0}
+            offset = self.slots.value(index.without(frozenset(dims)))
+            found.append(Bound(self.absolute(op, terms), offset, self.slots.value(extent)))
+        return tuple(found)
+
+    def relayout(self, op: Op, read: Load, tile: Tile) -> Vec:
+        source = self.lx_place(op, read)
+        target = self.tile_place(self.plan.tiles.index(tile))
+        return self.move(op, tuple(d.axis for d in tile.dims), source, target)
+
+    def move(self, op: Op, axes: tuple[int, ...], source: Place, target: Place) -> Vec:
+        """From LX to LX, converting."""
+        out = (VecOut(0, target),)
+        origin = self.program.origins[op.name]
+        return Vec(axes, (source,), (), identity(source), out, origin)
+
+    def compute(self, op: Op) -> Node:
+        if op.name in self.plan.partials:
+            out = self.tile_place(self.plan.partials[op.name])
+        else:
+            out = self.target(op)
+        return self.matmul(op, out) if op.kind is Kind.CONTRACT else self.vector(op, out)
+
+    def finish(self, op: Op) -> list[Node]:
+        """What follows once an op's result is complete: rounding, then the store."""
+        nodes: list[Node] = []
+        if op.name in self.plan.partials:
+            number = self.plan.partials[op.name]
+            axes = tuple(d.axis for d in self.plan.tiles[number].dims)
+            nodes.append(self.move(op, axes, self.tile_place(number), self.target(op)))
+        tensor = self.kernel.tensors[op.out.tensor]
+        row = self.kernel.residency.get(tensor.name)
+        if tensor.role is not Role.LOCAL or (row is not None and row.space is Space.DEVICE):
+            nodes.append(self.store(op))
+        return nodes
+
+    def store(self, op: Op) -> Copy:
+        dims = op.dims + (op.rdims if op.kind is Kind.SCAN else ())
+        place, indirect = self.device_place(op, op.out, used_lookups(op, op.out), clamp=False)
+        return Copy(
+            tuple(self.axes.of[op.name, d.name] for d in dims),
+            self.target(op),
+            place,
+            indirect,
+            add=op.accumulate,
+            origin=self.program.origins[op.name],
+        )
+
+    def matmul(self, op: Op, out: Place) -> Pt:
+        parts = contraction(self.kernel, op)
+        numbers = self.axes.numbers(op)
+        batch, m, n, k = (
+            tuple(numbers[d] for d in dims) for dims in (parts.batch, parts.m, parts.n, parts.k)
+        )
+        a, b = self.source(op, "a", parts.a), self.source(op, "b", parts.b)
+        if not n:
+            n, b, out = (self.axes.unit,), self.with_unit(b), self.with_unit(out)
+        return Pt(batch, m, n, k, a, b, out, self.program.origins[op.name])
+
+    def with_unit(self, place: Place) -> Place:
+        """The place with a stick dim of one element."""
+        if any(term.axis == self.axes.unit for term in place.terms):
+            return place
+        unit = Term(self.axes.unit, place.dtype.bytes, Origin.CORE)
+        return Place(place.space, place.dtype, place.base, (*place.terms, unit), place.buffer)
+
+    def vector(self, op: Op, out: Place) -> Vec:
+        program = VectorProgram(lambda x: self.operand(op, x), lambda x: self.index(op, x))
+        value = program.value(op.body)
+        return Vec(
+            self.walk(op),
+            tuple(program.inputs),
+            tuple(program.indices),
+            tuple(program.ops),
+            (VecOut(value, out, op.reduce, op.kind is Kind.SCAN),),
+            self.program.origins[op.name],
+        )
+
+    def walk(self, op: Op) -> tuple[int, ...]:
+        """The axes of a vector instruction: the lanes last."""
+        lane = lane_dim(self.kernel, op)
+        dims = sorted((d.name for d in op.dims + op.rdims), key=lambda d: d == lane)
+        return tuple(self.axes.of[op.name, d] for d in dims)
+
+    def operand(self, op: Op, load: Load) -> Place | Slot:
+        if self.kernel.tensors[load.tensor].role is Role.SCALAR:
+            return self.slots.scalar(load.tensor)
+        return self.source(op, "", load)
+
+    def index(self, op: Op, value: Expr) -> VecIndex:
+        dims = [d.name for d in op.dims + op.rdims]
+        terms = {d: by for d in dims if (by := value.coefficient(d)).constant != 0}
+        offset = self.slots.value(value.without(frozenset(dims)))
+        return VecIndex(self.absolute(op, terms), offset)

@@ -1,0 +1,73 @@
+"""The compiler is this list. Read it first.
+
+A stage is a pass, which returns a new Kernel, and the check of what it promises. Checks always
+run; one that fails is a mistake of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from openspyre.compiler.canonical import canonicalize
+from openspyre.compiler.capacity import fit_tiles
+from openspyre.compiler.division import divide
+from openspyre.compiler.emit import emit
+from openspyre.compiler.layout import choose_layouts
+from openspyre.compiler.residency import place
+from openspyre.compiler.tiling import form_steps
+from openspyre.errors import BrokenInvariant
+from openspyre.ir import verify
+from openspyre.ir.kernel import Kernel
+from openspyre.ir.program import Program
+from openspyre.ir.text import print_kernel
+from openspyre.spec import CardSpec
+
+Pass = Callable[[Kernel, CardSpec], Kernel]
+Check = Callable[[Kernel, CardSpec], Iterator[str]]
+Observer = Callable[[str, Kernel], None]
+Stage = tuple[str, Pass, Check]
+
+STAGES: tuple[Stage, ...] = (
+    ("canonicalize", canonicalize, verify.canonical),
+    ("choose_layouts", choose_layouts, verify.laid_out),
+    ("form_steps", form_steps, verify.stepped),
+    ("divide", divide, verify.divided),
+    ("fit_tiles", fit_tiles, verify.looped),
+    ("place", place, verify.placed),
+)
+
+
+def plan_kernel(
+    kernel: Kernel,
+    card: CardSpec,
+    on_stage: Observer | None = None,
+    stages: tuple[Stage, ...] = STAGES,
+) -> Kernel:
+    """The kernel with its plan tables filled.
+
+    Args:
+        on_stage: called with the name of every stage and the kernel after it.
+
+    Raises:
+        BrokenInvariant: a stage broke its promise; carries the kernel's text.
+        Unsupported: the kernel cannot run on the card.
+    """
+    _check("the kernel handed in", kernel, card, verify.well_formed)
+    for name, run, check in stages:
+        kernel = run(kernel, card)
+        _check(f"stage {name}", kernel, card, check)
+        if on_stage is not None:
+            on_stage(name, kernel)
+    return kernel
+
+
+def compile_kernel(kernel: Kernel, card: CardSpec, on_stage: Observer | None = None) -> Program:
+    """The Program of a kernel. Raises what `plan_kernel` does."""
+    return emit(plan_kernel(kernel, card, on_stage), card)
+
+
+def _check(what: str, kernel: Kernel, card: CardSpec, check: Check) -> None:
+    problems = list(check(kernel, card))
+    if problems:
+        listed = "\n".join(f"- {p}" for p in problems[:10])
+        raise BrokenInvariant(f"{what} is not valid:\n{listed}", text=print_kernel(kernel))

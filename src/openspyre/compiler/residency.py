@@ -1,0 +1,237 @@
+"""Where everything lives: local tensors in LX or in the pool, and the tiles of every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from openspyre.compiler.addressing import pool_pitches, rounded_up
+from openspyre.compiler.axes import StepAxes, step_axes, step_ops
+from openspyre.compiler.packing import Span, best_fit, packed
+from openspyre.compiler.resident import LxTensor, lx_tensor
+from openspyre.compiler.tiles import StepTiles, step_tiles
+from openspyre.errors import BrokenInvariant
+from openspyre.ir.index import Expr
+from openspyre.ir.kernel import (
+    Division,
+    Kernel,
+    Op,
+    Part,
+    Residency,
+    Role,
+    Space,
+    Tensor,
+    loads,
+)
+from openspyre.spec import CardSpec
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """One access of a local tensor; `index` is None where it cannot be served from LX."""
+
+    step: int
+    op: Op
+    writes: bool
+    index: tuple[Expr, ...] | None
+
+
+def place(kernel: Kernel, card: CardSpec) -> Kernel:
+    """Fills `residency`: offsets of tiles and of local tensors that cross steps.
+
+    Keys are names of tensors and of tiles (`tiles.Tile.name`).
+
+    Raises:
+        BrokenInvariant: a step whose tiles do not fit in LX.
+    """
+    steps = [step_axes(kernel, s, division_of(kernel, s.name)) for s in kernel.steps]
+    uses = {name: found for name, found in _uses(kernel).items() if _crosses(found)}
+    packer = _Packer(kernel, card)
+    for name in sorted(uses, key=lambda n: (-_gain(uses[n]), n)):
+        if lies := _kept_form(kernel, steps, name, uses[name]):
+            packer.offer(lies, uses[name][0].step, uses[name][-1].step)
+    table: dict[str, Residency] = dict(packer.rows())
+    table |= _pool(kernel, {n: found for n, found in uses.items() if n not in table}, card)
+    return replace(kernel, residency=MappingProxyType(table))
+
+
+def division_of(kernel: Kernel, step: str) -> Division:
+    """The division of a step; one core if it has none."""
+    return kernel.divisions.get(step, Division())
+
+
+def kept_tensors(kernel: Kernel) -> dict[str, LxTensor]:
+    """The tensors that lie in LX across steps, as `place` decided."""
+    found: dict[str, LxTensor] = {}
+    for step in kernel.steps:
+        axes = step_axes(kernel, step, division_of(kernel, step.name))
+        for op in step_ops(kernel, step):
+            name = op.out.tensor
+            row = kernel.residency.get(name)
+            if row and row.space is Space.LX and name not in found:
+                found[name] = lx_tensor(kernel, axes, op, buffer=name, tiled=False)
+    return found
+
+
+def _uses(kernel: Kernel) -> dict[str, list[_Use]]:
+    """Accesses of local tensors in the order of steps."""
+    found: dict[str, list[_Use]] = {}
+    for number, step in enumerate(kernel.steps):
+        for op in step_ops(kernel, step):
+            for tensor, use in _accesses(number, op):
+                if kernel.tensors[tensor].role is Role.LOCAL:
+                    found.setdefault(tensor, []).append(use)
+    return found
+
+
+def _accesses(step: int, op: Op) -> Iterator[tuple[str, _Use]]:
+    looked = frozenset(x.name for x in op.lookups)
+    for lookup in op.lookups:
+        yield lookup.tensor, _Use(step, op, False, lookup.index)
+    for load in loads(op):
+        free = load.guarded or any(looked & e.names for e in load.index)
+        yield load.tensor, _Use(step, op, False, None if free else load.index)
+    free = any(looked & e.names for e in op.out.index)
+    yield op.out.tensor, _Use(step, op, True, None if free else op.out.index)
+
+
+def _crosses(uses: list[_Use]) -> bool:
+    return any(not use.writes for use in uses) and uses[0].step < uses[-1].step
+
+
+def _gain(uses: list[_Use]) -> float:
+    """Accesses saved per step that LX is held."""
+    return len(uses) / (uses[-1].step - uses[0].step + 1)
+
+
+# --- LX across steps ------------------------------------------------------------------------
+
+
+def _kept_form(
+    kernel: Kernel, steps: list[StepAxes], name: str, uses: list[_Use]
+) -> LxTensor | None:
+    """How the tensor lies when it stays in LX, or None if a reader finds its part elsewhere."""
+    if not uses[0].writes:
+        return None
+    splits = [_split(steps[use.step], use, kernel.tensors[name]) for use in uses]
+    cores = [division_of(kernel, kernel.steps[use.step].name).cores for use in uses]
+    for writer, have, writing in zip(uses, splits, cores, strict=True):
+        for need, reading in zip(splits, cores, strict=True):
+            if have is None or need is None:
+                return None
+            if writer.writes and not _covers(have, writing, need, reading):
+                return None
+    return lx_tensor(kernel, steps[uses[0].step], uses[0].op, buffer=name, tiled=False)
+
+
+def _split(axes: StepAxes, use: _Use, tensor: Tensor) -> dict[int, Part] | None:
+    """How an access splits the dims of a tensor over cores; None if LX cannot serve it."""
+    if use.index is None:
+        return None
+    found: dict[int, Part] = {}
+    for dim, index in enumerate(use.index):
+        axis = axes.exact(use.op, index)
+        split = _divided(axes, axis)
+        if split and axes.axes[axis].extent == tensor.shape[dim]:
+            found[dim] = split
+        elif use.writes and any(
+            _divided(axes, number) and name in index.names
+            for name, number in axes.numbers(use.op).items()
+        ):
+            return None
+    return found
+
+
+def _divided(axes: StepAxes, axis: int) -> Part | None:
+    split = axes.axes[axis].split if axis >= 0 else None
+    return split if split and split.parts > 1 else None
+
+
+def _covers(have: dict[int, Part], writing: int, need: dict[int, Part], reading: int) -> bool:
+    """Every core that reads finds in its own LX the slice it needs."""
+    if reading > writing or have.keys() != need.keys():
+        return False
+    if any((have[d].parts, have[d].granule) != (need[d].parts, need[d].granule) for d in have):
+        return False
+    return all(
+        core // have[d].stride % have[d].parts == core // need[d].stride % need[d].parts
+        for core in range(reading)
+        for d in have
+    )
+
+
+class _Packer:
+    """Takes tensors into LX for their lifetimes while the tiles of every step still fit."""
+
+    def __init__(self, kernel: Kernel, card: CardSpec) -> None:
+        self.kernel, self.card = kernel, card
+        self.kept: dict[str, LxTensor] = {}
+        self.spans: dict[str, Span] = {}
+        self.tiles: dict[int, tuple[StepTiles, list[int]]] = {}
+
+    def offer(self, lies: LxTensor, first: int, last: int) -> None:
+        """Keeps a tensor if it fits."""
+        size = rounded_up(lies.bytes, self.card.lx_granule)
+        offset = best_fit(size, first, last, self.spans.values(), self.card.lx_granule)
+        spans = {**self.spans, lies.buffer: Span(offset, size, first, last)}
+        if offset + size > self.card.lx_usable:
+            return
+        placed: dict[int, tuple[StepTiles, list[int]]] = {}
+        for step in range(first, last + 1):
+            found = self.placed(step, {**self.kept, lies.buffer: lies}, spans)
+            if found is None:
+                return
+            placed[step] = found
+        self.kept[lies.buffer], self.spans = lies, spans
+        self.tiles |= placed
+
+    def placed(
+        self, number: int, kept: Mapping[str, LxTensor], spans: Mapping[str, Span]
+    ) -> tuple[StepTiles, list[int]] | None:
+        """The tiles of a step and their offsets beside what is kept, or None if they do not fit."""
+        step = self.kernel.steps[number]
+        live = {n: s for n, s in spans.items() if s.first <= number <= s.last}
+        division = division_of(self.kernel, step.name)
+        taken = sum(s.bytes for s in live.values())
+        lying = {n: kept[n] for n in live}
+        plan = step_tiles(self.kernel, step, division, self.card, lying, taken=taken)
+        always = [Span(s.offset, s.bytes, 0, len(step.ops)) for s in live.values()]
+        items = [(t.bytes * t.slots, t.first, t.last) for t in plan.tiles]
+        offsets, end = packed(items, self.card.lx_granule, always)
+        return (plan, offsets) if end <= self.card.lx_usable else None
+
+    def rows(self) -> Iterator[tuple[str, Residency]]:
+        """The table: kept tensors, then tiles."""
+        for name, span in self.spans.items():
+            yield name, Residency(Space.LX, span.offset, span.bytes, span.first, span.last)
+        for number, step in enumerate(self.kernel.steps):
+            found = self.tiles.get(number) or self.placed(number, self.kept, self.spans)
+            if found is None:
+                peak = step_tiles(
+                    self.kernel, step, division_of(self.kernel, step.name), self.card
+                ).peak
+                raise BrokenInvariant(
+                    f"step {step.name} needs {peak} bytes of LX, a core has {self.card.lx_usable}"
+                )
+            for tile, offset in zip(found[0].tiles, found[1], strict=True):
+                size = tile.bytes * tile.slots
+                yield tile.name, Residency(Space.LX, offset, size, number, number)
+
+
+# --- the pool -------------------------------------------------------------------------------
+
+
+def _pool(
+    kernel: Kernel, uses: Mapping[str, list[_Use]], card: CardSpec
+) -> dict[str, Residency]:
+    """Device memory for the local tensors that cross steps and are not in LX."""
+    items: list[tuple[int, int, int]] = []
+    for name, found in uses.items():
+        size = pool_pitches(kernel, kernel.tensors[name])[1]
+        items.append((size, found[0].step, found[-1].step))
+    offsets, _ = packed(items, card.stick_bytes)
+    return {
+        name: Residency(Space.DEVICE, offset, *item)
+        for name, offset, item in zip(uses, offsets, items, strict=True)
+    }

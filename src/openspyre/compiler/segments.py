@@ -1,0 +1,90 @@
+"""Equal segments: the layers of a model are planned once.
+
+Every op gets a class number. Two ops of one class do the same to tensors of the same form, and
+what they read was written, and what they write is read, equally far away. So two runs of ops with
+equal class numbers can take the same plan, up to names.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from openspyre.compiler.rewrite import reads, rewritten
+from openspyre.ir.kernel import Kernel, Load, Op, Scalar, Step, Tensor
+
+REACH = 64
+"""Ops: further apart than this they never share a step, and how far does not matter."""
+
+
+def classes(kernel: Kernel) -> tuple[int, ...]:
+    """The class number of every op."""
+    writers: dict[str, list[int]] = defaultdict(list)
+    readers: dict[str, list[int]] = defaultdict(list)
+    for position, op in enumerate(kernel.ops):
+        writers[op.out.tensor].append(position)
+        for tensor in dict.fromkeys(t for t, _ in reads(op)):
+            readers[tensor].append(position)
+    numbers: dict[object, int] = {}
+    found = []
+    for position, op in enumerate(kernel.ops):
+        key = (_form(op, kernel), _distances(op, position, writers, readers))
+        found.append(numbers.setdefault(key, len(numbers)))
+    return tuple(found)
+
+
+def _distances(
+    op: Op, position: int, writers: Mapping[str, list[int]], readers: Mapping[str, list[int]]
+) -> object:
+    def away(others: list[int]) -> frozenset[int | str]:
+        near = (p - position for p in others)
+        return frozenset(_distance(d) for d in near)
+
+    names = dict.fromkeys([*(t for t, _ in reads(op)), op.out.tensor])
+    return tuple((away(writers[n]), away(readers[n]) if writers[n] else None) for n in names)
+
+
+def _distance(away: int) -> int | str:
+    if -REACH <= away <= REACH:
+        return away
+    return "before" if away < 0 else "after"
+
+
+def _form(op: Op, kernel: Kernel) -> object:
+    """The op with its tensors numbered, and what those tensors are."""
+    used = dict.fromkeys([*(t for t, _ in reads(op)), op.out.tensor])
+    names = {t: f"t{n}" for n, t in enumerate(used)}
+
+    def node(value: Scalar) -> Scalar:
+        return replace(value, tensor=names[value.tensor]) if isinstance(value, Load) else value
+
+    lookups = tuple(replace(k, tensor=names[k.tensor]) for k in op.lookups)
+    tensors = tuple(_tensor_form(kernel.tensors[t], kernel) for t in names)
+    return (
+        op.kind, op.dims, op.rdims, rewritten(op.body, node), op.out.index, op.reduce, lookups,
+        op.accumulate, tensors,
+    )  # fmt: skip
+
+
+def _tensor_form(tensor: Tensor, kernel: Kernel) -> object:
+    layout = kernel.layouts.get(tensor.name)
+    return tensor.dtype, tensor.shape, tensor.role, tensor.strides, layout
+
+
+def step_keys(kernel: Kernel) -> Iterator[tuple[Step, object]]:
+    """Every step with a key; steps of equal keys are equal up to names."""
+    number = dict(zip((op.name for op in kernel.ops), classes(kernel), strict=True))
+    by_name = {op.name: op for op in kernel.ops}
+    for step in kernel.steps:
+        ops = [by_name[n] for n in step.ops]
+        tensors: dict[str, int] = {}
+        for op in ops:
+            for tensor in (*(t for t, _ in reads(op)), op.out.tensor):
+                tensors.setdefault(tensor, len(tensors))
+        uses = tuple(
+            tensors[t] for op in ops for t in (*(t for t, _ in reads(op)), op.out.tensor)
+        )
+        division = kernel.divisions.get(step.name)
+        binding = tuple(tuple(sorted(step.binding[n].items())) for n in step.ops)
+        yield step, (tuple(number[n] for n in step.ops), uses, step.axes, binding, division)

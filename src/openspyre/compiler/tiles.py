@@ -1,0 +1,425 @@
+"""The LX buffers a step needs: what each holds, how it lies, and when it is live."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from types import MappingProxyType
+from typing import Union
+
+from openspyre.compiler.addressing import address, lane_dim, pitches
+from openspyre.compiler.axes import StepAxes, step_axes, step_ops
+from openspyre.compiler.contraction import Contraction, contraction
+from openspyre.compiler.packing import packed
+from openspyre.compiler.resident import LxTensor, lx_tensor
+from openspyre.errors import BrokenInvariant
+from openspyre.ir.index import Expr
+from openspyre.ir.kernel import (
+    Access,
+    Division,
+    DType,
+    Kernel,
+    Kind,
+    Load,
+    Lookup,
+    Op,
+    Role,
+    Step,
+    loads,
+)
+from openspyre.spec import SPYRE_CARD_V1, CardSpec
+
+Read = Union[Load, Lookup]
+_NONE: Mapping[str, LxTensor] = MappingProxyType({})
+
+
+class Content(Enum):
+    """What a tile holds."""
+
+    OPERAND = "operand"  # a part of a tensor in device memory, loaded
+    TENSOR = "tensor"  # a part of a tensor that the step writes and reads
+    RESULT = "result"  # what an op computed, on its way to device memory
+    PARTIAL = "partial"  # a wide accumulator of a result that is narrow or lies otherwise
+    RELAYOUT = "relayout"  # an operand of PT copied in LX so that its stick dim is right
+
+
+@dataclass(frozen=True, slots=True)
+class TileDim:
+    """One dim of a tile: it walks an axis of the step.
+
+    Attributes:
+        pitch: bytes from one point to the next.
+        tiled: the tile holds one trip's part of the axis, else the core's whole part.
+    """
+
+    axis: int
+    capacity: int
+    pitch: int
+    tiled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One LX buffer of a step.
+
+    Attributes:
+        dims: outermost first, the stick dim last; empty for TENSOR (see `StepTiles.tensors`).
+        depth: the number of tile loops (the step's, then the op's) around its writer.
+        first, last: positions of the ops of the step from which to which it is live.
+    """
+
+    name: str
+    content: Content
+    tensor: str
+    dtype: DType
+    dims: tuple[TileDim, ...]
+    bytes: int
+    slots: int
+    depth: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepTiles:
+    """The tiles of a step, and which serves what.
+
+    Attributes:
+        operands: for (op, role on PT or "", what it reads) the number of the tile.
+        results, partials: for an op the number of the tile.
+        tensors: every tensor that lies in LX during the step.
+    """
+
+    axes: StepAxes
+    tiles: tuple[Tile, ...]
+    operands: Mapping[tuple[str, str, Read], int]
+    results: Mapping[str, int]
+    partials: Mapping[str, int]
+    tensors: Mapping[str, LxTensor]
+    peak: int
+
+
+class Buffering(Enum):
+    """Which tiles are double buffered, from fastest to smallest."""
+
+    ALL = "all"  # operands and results of every loop
+    INNER = "inner"  # those of an op's own loops
+    NONE = "none"
+
+
+def lx_peak(
+    kernel: Kernel, step: Step, division: Division, card: CardSpec, *, doubled: bool = False
+) -> int:
+    """Bytes of LX that a step needs on the fullest core.
+
+    By default what `step_tiles` would take, the least if nothing fits; with `doubled`, what it
+    takes when loads and stores overlap with the work of the neighbouring tiles.
+    """
+    if doubled:
+        return _Builder(kernel, step, division, _NONE, Buffering.ALL).plan().peak
+    return step_tiles(kernel, step, division, card).peak
+
+
+def step_tiles(
+    kernel: Kernel,
+    step: Step,
+    division: Division,
+    card: CardSpec,
+    kept: Mapping[str, LxTensor] = _NONE,
+    *,
+    taken: int = 0,
+) -> StepTiles:
+    """The tiles of a step when the tensors of `kept` lie in LX across steps.
+
+    Loads stand as far out as their index allows and are double buffered, as far as LX is large
+    enough; the plan with the least LX is the last resort, whether it fits or not.
+
+    Args:
+        taken: bytes of LX that are not free for tiles.
+    """
+    room = card.lx_usable - taken
+    for buffering in Buffering:
+        plan = _Builder(kernel, step, division, kept, buffering).plan()
+        if plan.peak <= room:
+            return plan
+    looked = {n for (_, _, read), n in plan.operands.items() if isinstance(read, Lookup)}
+    outer = [n for n, t in enumerate(plan.tiles) if t.depth < plan.axes.outer and n not in looked]
+    for number in sorted(outer, key=lambda n: -plan.tiles[n].bytes):
+        plan = _pulled_in(plan, number, kernel, step)
+        if plan.peak <= room:
+            break
+    return plan
+
+
+def _pulled_in(plan: StepTiles, number: int, kernel: Kernel, step: Step) -> StepTiles:
+    """The plan with one load moved into the step's innermost loop, next to its readers."""
+    readers = [step.ops.index(op) for (op, _, _), n in plan.operands.items() if n == number]
+    tiles = list(plan.tiles)
+    tiles[number] = replace(
+        tiles[number], depth=plan.axes.outer, slots=1, first=min(readers), last=max(readers)
+    )
+    return replace(plan, tiles=tuple(tiles), peak=_peak(tiles))
+
+
+def _peak(tiles: Sequence[Tile]) -> int:
+    items = [(t.bytes * t.slots, t.first, t.last) for t in tiles]
+    return packed(items, SPYRE_CARD_V1.lx_granule)[1]
+
+
+def used_lookups(op: Op, access: Load | Access) -> list[Lookup]:
+    """The lookups of an op on which the index of an access depends."""
+    return [x for x in op.lookups if any(x.name in position.names for position in access.index)]
+
+
+def read_dims(kernel: Kernel, op: Op, read: Read) -> tuple[str, ...]:
+    """The dims of an op on which an operand in device memory depends."""
+    tensor = kernel.tensors[read.tensor]
+    dims = op.dims + op.rdims
+    lookups = used_lookups(op, read) if isinstance(read, Load) else []
+    place = address(kernel, tensor, read.index, dims, lookups)
+    used = {name for name, _ in place.terms}
+    for lookup in lookups:
+        used |= {n for position in lookup.index for n in position.names}
+    if isinstance(read, Load) and read.guarded:
+        used |= {n for position in read.index for n in position.names}
+    return tuple(d.name for d in dims if d.name in used)
+
+
+class _Builder:
+    """Collects the tiles of one step, op by op."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        step: Step,
+        division: Division,
+        kept: Mapping[str, LxTensor],
+        buffering: Buffering,
+    ) -> None:
+        self.kernel, self.step, self.buffering = kernel, step, buffering
+        self.axes = step_axes(kernel, step, division)
+        self.ops = step_ops(kernel, step)
+        self.written = frozenset(op.out.tensor for op in self.ops)
+        self.inside = _written_and_read(self.ops) - kept.keys()
+        self.tiles: list[Tile] = []
+        self.operands: dict[tuple[str, str, Read], int] = {}
+        self.results: dict[str, int] = {}
+        self.partials: dict[str, int] = {}
+        self.tensors: dict[str, LxTensor] = dict(kept)
+        self.tensor_tiles: dict[str, int] = {}
+        self.loaded: dict[object, int] = {}
+
+    def plan(self) -> StepTiles:
+        for position, op in enumerate(self.ops):
+            self.add_reads(position, op)
+            self.add_result(position, op)
+        return StepTiles(
+            self.axes,
+            tuple(self.tiles),
+            self.operands,
+            self.results,
+            self.partials,
+            self.tensors,
+            _peak(self.tiles),
+        )
+
+    # --- what an op reads -------------------------------------------------------------------
+
+    def add_reads(self, position: int, op: Op) -> None:
+        for lookup in op.lookups:
+            self.add_read(position, op, lookup)
+        if op.kind is Kind.CONTRACT:
+            parts = contraction(self.kernel, op)
+            self.add_matrix(position, op, "a", parts.a, parts)
+            self.add_matrix(position, op, "b", parts.b, parts)
+            return
+        for load in loads(op):
+            self.add_read(position, op, load)
+
+    def add_read(self, position: int, op: Op, read: Read) -> None:
+        if self.kernel.tensors[read.tensor].role is Role.SCALAR or self.in_lx(position, read):
+            return
+        lane = lane_dim(self.kernel, op)
+        order = sorted(read_dims(self.kernel, op, read), key=lambda d: d == lane)
+        self.add_operand(position, op, "", read, [self.axes.of[op.name, d] for d in order], 0)
+
+    def add_matrix(
+        self, position: int, op: Op, role: str, load: Load, parts: Contraction
+    ) -> None:
+        """An operand of PT: its stick dim is the last of k (a) or of n (b)."""
+        used = {n for index in load.index for n in index.names}
+        outer = (*parts.batch, *(parts.m if role == "a" else parts.k))
+        row = parts.k if role == "a" else parts.n
+        order = [d for d in outer if d in used or d in parts.k] + list(row)
+        walked = [self.axes.of[op.name, d] for d in order]
+        if role == "b" and not row:
+            walked, row = [*walked, self.axes.unit], ("one",)
+        if not self.in_lx(position, load):
+            self.add_operand(position, op, role, load, walked, len(row))
+        elif not self.fits_pt(role, load, parts):
+            depth = self.axes.depth(op, walked)
+            if load.tensor in self.written:
+                depth = max(depth, self.axes.outer)
+            number = self.add(
+                Content.RELAYOUT, load.tensor, walked, op, depth, position, row=len(row)
+            )
+            self.operands[op.name, role, load] = number
+
+    def in_lx(self, position: int, read: Read) -> bool:
+        if read.tensor in self.tensor_tiles:
+            number = self.tensor_tiles[read.tensor]
+            self.tiles[number] = replace(self.tiles[number], last=position)
+        elif read.tensor in self.inside:
+            raise BrokenInvariant(
+                f"step {self.step.name} reads {read.tensor} before it writes it",
+            )
+        return read.tensor in self.tensors
+
+    def fits_pt(self, role: str, load: Load, parts: Contraction) -> bool:
+        """An operand in LX has the stick dim that PT takes."""
+        stick = parts.k[-1:] if role == "a" else parts.n[-1:]
+        unit = self.kernel.tensors[load.tensor].dtype.bytes
+        tensor = self.tensors[load.tensor]
+        return all(tensor.coefficient(load.index, d).constant == unit for d in stick)
+
+    def add_operand(
+        self, position: int, op: Op, role: str, read: Read, walked: list[int], row: int
+    ) -> None:
+        depth = self.axes.depth(op, walked)
+        if any(x.tensor in self.written for x in self.used_lookups(op, read)):
+            depth = max(depth, self.axes.outer)
+        key = self.share_key(op, role, read, walked, depth)
+        if key not in self.loaded:
+            self.loaded[key] = self.add(
+                Content.OPERAND, read.tensor, walked, op, depth, position, row=row
+            )
+        number = self.operands[op.name, role, read] = self.loaded[key]
+        tile = self.tiles[number]
+        self.tiles[number] = replace(tile, last=max(tile.last, position))
+
+    def used_lookups(self, op: Op, read: Read) -> list[Lookup]:
+        return used_lookups(op, read) if isinstance(read, Load) else []
+
+    def share_key(self, op: Op, role: str, read: Read, walked: list[int], depth: int) -> object:
+        """Equal for reads that can share a tile; loads in an op's own loops share nothing."""
+        plain = not (isinstance(read, Load) and read.guarded) and not self.used_lookups(op, read)
+        if depth > self.axes.outer or not plain:
+            return (op.name, role, read)
+        axes = {d: Expr.var(f"axis{n}") for d, n in self.axes.numbers(op).items()}
+        return (role, read.tensor, tuple(e.substitute(axes) for e in read.index), tuple(walked))
+
+    # --- what an op writes ------------------------------------------------------------------
+
+    def add_result(self, position: int, op: Op) -> None:
+        depth = self.axes.finished_depth(op)
+        parts = contraction(self.kernel, op) if op.kind is Kind.CONTRACT else None
+        order = self.result_order(op, parts)
+        row = max(len(parts.n), 1) if parts else 0
+        if op.out.tensor in self.inside and op.out.tensor not in self.tensor_tiles:
+            self.add_tensor(position, op)
+        wide = self.wide(op, parts)
+        if wide is not None:
+            self.partials[op.name] = self.add(
+                Content.PARTIAL, op.out.tensor, order, op, depth, position, row=row, dtype=wide
+            )
+        if op.out.tensor not in self.tensors:
+            direct = wide is None and depth < len(self.axes.loops[op.name])
+            self.results[op.name] = self.add(
+                Content.RESULT, op.out.tensor, order, op, depth, position, row=row, single=direct
+            )
+
+    def result_order(self, op: Op, parts: Contraction | None) -> list[int]:
+        numbers = self.axes.numbers(op)
+        if parts:
+            walked = [numbers[d] for d in (*parts.batch, *parts.m, *parts.n)]
+            return walked if parts.n else [*walked, self.axes.unit]
+        lane = lane_dim(self.kernel, op)
+        return [numbers[d] for d in sorted((d.name for d in op.dims), key=lambda d: d == lane)] + [
+            numbers[d.name] for d in op.rdims if op.kind is Kind.SCAN
+        ]
+
+    def wide(self, op: Op, parts: Contraction | None) -> DType | None:
+        """The dtype of the accumulator an op needs beside its result, if it needs one."""
+        dtype = self.kernel.tensors[op.out.tensor].dtype
+        looped = self.axes.finished_depth(op) < len(self.axes.loops[op.name])
+        if op.kind is Kind.REDUCE:
+            return dtype.compute if looped and dtype is not dtype.compute else None
+        if parts is None:
+            return None
+        narrow = looped and dtype is not DType.F32
+        foreign = dtype not in (DType.F32, self.kernel.tensors[parts.a.tensor].dtype)
+        return DType.F32 if narrow or foreign or not self.stick_is_last(op, parts) else None
+
+    def stick_is_last(self, op: Op, parts: Contraction) -> bool:
+        if op.out.tensor not in self.tensors or not parts.n:
+            return True
+        by = self.tensors[op.out.tensor].coefficient(op.out.index, parts.n[-1])
+        return by.constant == self.kernel.tensors[op.out.tensor].dtype.bytes
+
+    def add_tensor(self, position: int, op: Op) -> None:
+        name = self.name(op.out.tensor)
+        lies = lx_tensor(self.kernel, self.axes, op, buffer=name, tiled=True)
+        self.tensors[op.out.tensor] = lies
+        self.tensor_tiles[op.out.tensor] = len(self.tiles)
+        dtype = self.kernel.tensors[op.out.tensor].dtype
+        depth = self.axes.outer
+        self.tiles.append(
+            Tile(
+                name, Content.TENSOR, op.out.tensor, dtype, (), lies.bytes, 1, depth, position,
+                position,
+            )  # fmt: skip
+        )
+
+    # --- one tile ---------------------------------------------------------------------------
+
+    def name(self, tensor: str) -> str:
+        return f"{self.step.name}.{len(self.tiles)}.{tensor}"
+
+    def add(
+        self,
+        content: Content,
+        tensor: str,
+        walked: Sequence[int],
+        op: Op,
+        depth: int,
+        position: int,
+        *,
+        row: int = 0,
+        dtype: DType | None = None,
+        single: bool = False,
+    ) -> int:
+        dtype = dtype or self.kernel.tensors[tensor].dtype
+        loops = {x.axis: x.tile for x in self.axes.loops[op.name][:depth]}
+        parts = [self.axes.axes[n].part for n in walked]
+        capacities = [min(p, loops.get(n, p)) for n, p in zip(walked, parts, strict=True)]
+        steps, total = pitches(capacities, dtype.bytes, row)
+        dims = tuple(
+            TileDim(n, c, p, n in loops) for n, c, p in zip(walked, capacities, steps, strict=True)
+        )
+        outer = self.axes.outer
+        inner_only = self.buffering is Buffering.INNER
+        slots = 2 if depth > (outer if inner_only else 0) else 1
+        if single or self.buffering is Buffering.NONE:
+            slots = 1
+        if content in (Content.PARTIAL, Content.RELAYOUT):
+            slots = 1
+        whole = depth < outer or (slots == 2 and depth == outer)
+        first, last = (0, len(self.ops) - 1) if whole else (position, position)
+        self.tiles.append(
+            Tile(
+                self.name(tensor), content, tensor, dtype, dims, total, slots, depth, first, last
+            )
+        )
+        return len(self.tiles) - 1
+
+
+def _written_and_read(ops: Sequence[Op]) -> frozenset[str]:
+    """Tensors that an op writes and a later one reads."""
+    written: set[str] = set()
+    found: set[str] = set()
+    for op in ops:
+        read = {x.tensor for x in loads(op)} | {x.tensor for x in op.lookups}
+        found |= read & written
+        written.add(op.out.tensor)
+    return frozenset(found)

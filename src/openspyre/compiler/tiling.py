@@ -1,0 +1,176 @@
+"""Stage 3: ops grouped into steps, so that what one op makes the next one takes from LX.
+
+Steps are runs of consecutive ops. The runs are chosen together: the cheapest way through the
+kernel, by the estimate of `cost.py` (fusing saves trips through device memory and costs
+parallelism where ops share fewer axes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import inf
+
+from openspyre.compiler.capacity import minimal_step
+from openspyre.compiler.cost import best_split, work_of
+from openspyre.compiler.groups import Group, Grouping
+from openspyre.compiler.rewrite import reads
+from openspyre.compiler.segments import REACH, classes
+from openspyre.compiler.tiles import lx_peak
+from openspyre.errors import Unsupported
+from openspyre.ir.kernel import Division, Kernel, Role, Step
+from openspyre.spec import CardSpec
+
+_SPLITS_TRIED = 8
+_HOPELESS = 1.5  # a run that costs this much more than its ops one by one does not recover
+
+
+def form_steps(kernel: Kernel, card: CardSpec) -> Kernel:
+    """Partitions the ops into steps; every step fits LX with the smallest tiles."""
+    runs = Runs(kernel, card)
+    while True:
+        steps = [runs.step(first, last, f"s{n}") for n, (first, last) in enumerate(runs.best())]
+        broken = [s for s in steps if not runs.fits(s)]
+        if not broken:
+            return replace(kernel, steps=tuple(steps))
+        for step in broken:
+            runs.forbid(step)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Cycles of the runs that start at one op, by length; ends where no longer run is possible."""
+
+    cycles: tuple[float, ...]
+
+
+class Runs:
+    """The runs of ops that can be steps, and what each costs.
+
+    Runs whose ops are of equal classes (`segments.py`) are looked at once; `planned` counts the
+    runs that were.
+    """
+
+    def __init__(self, kernel: Kernel, card: CardSpec) -> None:
+        self.kernel, self.card = kernel, card
+        self.grouping = Grouping(kernel)
+        self.classes = classes(kernel)
+        self.planned = 0
+        self.last_read = {t: n for n, op in enumerate(kernel.ops) for t, _ in reads(op)}
+        self.known: dict[int, list[tuple[tuple[int, ...], tuple[float, ...]]]] = {}
+        self.alone: dict[int, float] = {}
+        self.fitting: dict[tuple[int, ...], bool] = {}
+        self.forbidden: set[tuple[int, ...]] = set()
+        self.positions = {op.name: n for n, op in enumerate(kernel.ops)}
+
+    def best(self) -> Iterator[tuple[int, int]]:
+        """The cheapest partition, as (first, last) runs in order."""
+        count = len(self.kernel.ops)
+        total = [0.0] + [inf] * count
+        start = [0] * (count + 1)
+        for first in range(count):
+            for length, cycles in enumerate(self.costs(first), start=1):
+                if total[first] + cycles < total[first + length]:
+                    total[first + length], start[first + length] = total[first] + cycles, first
+        ends = [count]
+        while ends[-1] > 0:
+            ends.append(start[ends[-1]])
+        ends.reverse()
+        yield from ((a, b - 1) for a, b in zip(ends, ends[1:], strict=False))
+
+    def costs(self, first: int) -> tuple[float, ...]:
+        """Cycles of the runs of 1, 2, ... ops from `first` on."""
+        for ids, cycles in self.known.get(self.classes[first], ()):
+            if self.classes[first : first + len(ids)] == ids:
+                return self._allowed(first, cycles)
+        cycles, seen = self._computed(first)
+        ids = self.classes[first : first + seen]
+        self.known.setdefault(self.classes[first], []).append((ids, cycles))
+        return self._allowed(first, cycles)
+
+    def _allowed(self, first: int, cycles: tuple[float, ...]) -> tuple[float, ...]:
+        if not self.forbidden:
+            return cycles
+        return tuple(
+            inf if n and self.classes[first : first + n + 1] in self.forbidden else c
+            for n, c in enumerate(cycles)
+        )
+
+    def _computed(self, first: int) -> tuple[tuple[float, ...], int]:
+        """The costs, and how many ops were looked at to know them."""
+        group: Group | None = self.grouping.single(first)
+        found: list[float] = []
+        apart = 0.0
+        last = first
+        while group is not None:
+            cycles = self._cycles(group, last)
+            found.append(cycles)
+            apart += self._alone(last)
+            last += 1
+            if last >= min(len(self.kernel.ops), first + REACH) or cycles > _HOPELESS * apart:
+                break
+            group = self.grouping.extended(group, first, last)
+        return tuple(found), last - first + (last < len(self.kernel.ops))
+
+    def _alone(self, position: int) -> float:
+        number = self.classes[position]
+        if number not in self.alone:
+            self.alone[number] = self._cycles(self.grouping.single(position), position)
+        return self.alone[number]
+
+    def _cycles(self, group: Group, last: int) -> float:
+        self.planned += 1
+        work = work_of(group, self.kernel, self._leaving(group, last), self.card)
+        if len(group.ops) > 1 and work.point_bytes > self.card.lx_usable:
+            return inf
+        return best_split(work, self.card, _SPLITS_TRIED)[0]
+
+    def _leaving(self, group: Group, last: int) -> list[str]:
+        tensors = self.kernel.tensors
+        return [
+            t
+            for t in group.inside
+            if tensors[t].role is not Role.LOCAL or self.last_read.get(t, -1) > last
+        ]
+
+    def group(self, first: int, last: int) -> Group:
+        group = self.grouping.single(first)
+        for position in range(first + 1, last + 1):
+            longer = self.grouping.extended(group, first, position)
+            if longer is None:
+                raise ValueError(f"ops {first} to {position} cannot share a step")
+            group = longer
+        return group
+
+    def step(self, first: int, last: int, name: str) -> Step:
+        group = self.group(first, last)
+        return Step(name, tuple(op.name for op in group.ops), group.axes, group.binding)
+
+    def fits(self, step: Step) -> bool:
+        """Whether the step runs in LX at all, with the smallest tiles."""
+        key = self._ids(step)
+        if key not in self.fitting:
+            least = minimal_step(self.kernel, step, self.card)
+            peak = lx_peak(self.kernel, least, Division(), self.card)
+            self.fitting[key] = peak <= self.card.lx_usable
+        return self.fitting[key]
+
+    def forbid(self, step: Step) -> None:
+        """Lets no run of these classes be a step again.
+
+        Raises:
+            Unsupported: the step is a single op.
+        """
+        if len(step.ops) == 1:
+            op = self.kernel.ops[self.positions[step.ops[0]]]
+            raise Unsupported(
+                f"{op.name} does not fit the card's scratchpad",
+                why=f"one point of it needs more than {self.card.lx_usable} bytes of LX",
+                hint="split the tensor along the dim that is scanned or reduced",
+                at=op.source,
+            )
+        self.forbidden.add(self._ids(step))
+
+    def _ids(self, step: Step) -> tuple[int, ...]:
+        first = self.positions[step.ops[0]]
+        return self.classes[first : first + len(step.ops)]

@@ -1,0 +1,178 @@
+"""Registers the device with PyTorch, in the order that PyTorch needs.
+
+Autoload must never break `import torch`: what goes wrong becomes one warning, and the device
+stays off. `require` raises the same reason instead.
+"""
+
+from __future__ import annotations
+
+import threading
+import types
+import warnings
+from typing import Any
+
+import torch
+
+from openspyre.errors import SpyreError
+from openspyre.settings import settings
+from openspyre.spec import SPYRE_CARD_V1
+
+NAME = "spyre"
+_UNNAMED = "privateuseone"
+_lock = threading.Lock()
+_registered = False
+
+
+class DeviceOff(SpyreError):
+    """The device cannot be registered in this process."""
+
+
+def autoload() -> None:
+    """Registers the device; warns and leaves it off where it cannot be."""
+    try:
+        if settings().autoload:
+            _register_once()
+    except DeviceOff as off:
+        warnings.warn(f"openspyre leaves the device off: {off}", stacklevel=2)
+    except Exception as error:  # a process edge: `import torch` must go on
+        warnings.warn(f"openspyre leaves the device off: {error!r}", stacklevel=2)
+
+
+def require() -> None:
+    """Registers the device if it is not yet.
+
+    Raises:
+        DeviceOff: it cannot be registered.
+    """
+    _register_once()
+
+
+def is_registered() -> bool:
+    """Whether "spyre" is ours in this process."""
+    return _registered
+
+
+def _register_once() -> None:
+    global _registered
+    with _lock:
+        if _registered:
+            return
+        _check_torch_version()
+        _check_name_is_free()
+        _register()
+        _registered = True
+
+
+def _check_torch_version() -> None:
+    try:
+        from openspyre._built import TORCH_VERSION as built
+    except ImportError:
+        raise DeviceOff(
+            "the native extension is not built",
+            hint="pip install --no-build-isolation --no-deps . in the source folder",
+        ) from None
+    if built != torch.__version__:
+        raise DeviceOff(
+            f"openspyre was built against torch {built}, this is torch {torch.__version__}",
+            why="the extension uses C++ tables that differ between versions of torch",
+            hint="build it again: pip install --no-build-isolation --no-deps --force-reinstall .",
+        )
+
+
+def _check_name_is_free() -> None:
+    holder = torch._C._get_privateuse1_backend_name()
+    if holder != _UNNAMED:
+        raise DeviceOff(
+            f"the backend name of torch is already {holder!r}",
+            why="torch has room for one out-of-tree device per process, another package holds it",
+            hint="uninstall the other package or set OPENSPYRE_AUTOLOAD=off",
+        )
+    if hasattr(torch, NAME):
+        raise DeviceOff(
+            f"torch.{NAME} already exists",
+            why="another package provides a device of this name",
+            hint="uninstall the other package or set OPENSPYRE_AUTOLOAD=off",
+        )
+
+
+def _load_extension() -> Any:
+    try:
+        from openspyre import _C
+    except ImportError as error:
+        raise DeviceOff(
+            f"the native extension does not load: {error}",
+            hint="build it again: pip install --no-build-isolation --no-deps --force-reinstall .",
+        ) from error
+    return _C
+
+
+def _register() -> None:
+    extension = _load_extension()
+    from openspyre.device.memory import capacity
+
+    chosen = settings()
+    extension.configure(
+        devices=chosen.devices,
+        memory=capacity(chosen, SPYRE_CARD_V1),
+        threads=chosen.threads,
+        card=SPYRE_CARD_V1.numbers(),
+    )
+    extension.set_fallback_mode(chosen.fallback)
+    torch.utils.rename_privateuse1_backend(NAME)
+    torch._register_device_module(NAME, _module())
+    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+
+
+def _module() -> types.ModuleType:
+    """torch.spyre."""
+    from openspyre import _C
+    from openspyre.device import memory, random, streams
+
+    module = types.ModuleType(f"torch.{NAME}", "The Spyre device (openspyre).")
+    public = {
+        "device": streams.device,
+        "Stream": torch.Stream,
+        "Event": torch.Event,
+        "_lazy_init": streams.init,
+        "_is_in_bad_fork": streams.is_in_bad_fork,
+        "get_amp_supported_dtype": lambda: [torch.float16, torch.bfloat16],
+        "is_bf16_supported": lambda including_emulation=True: True,
+        "default_generators": random.default_generators(),
+        "fallbacks": _C.fallbacks,
+        "reset_fallbacks": _C.reset_fallbacks,
+        "__getattr__": _lazy_attribute,
+    }
+    for source, names in _FORWARDED.items():
+        holder = {"streams": streams, "memory": memory, "random": random}[source]
+        public |= {name: getattr(holder, name) for name in names.split()}
+    for name, value in public.items():
+        setattr(module, name, value)
+    return module
+
+
+_FORWARDED = {
+    "streams": "is_available is_initialized init device_count current_device set_device "
+    "get_device_name get_device_capability synchronize current_stream default_stream set_stream "
+    "stream",
+    "memory": "memory_allocated max_memory_allocated memory_reserved max_memory_reserved "
+    "memory_stats mem_get_info empty_cache reset_peak_memory_stats "
+    "reset_accumulated_memory_stats",
+    "random": "manual_seed manual_seed_all seed seed_all initial_seed get_rng_state set_rng_state "
+    "get_rng_state_all set_rng_state_all",
+}
+
+
+def _lazy_attribute(name: str) -> Any:
+    """Inductor asks for `Scheduling`: loads the compiler, which registers itself.
+
+    Always an AttributeError: a class returned from here would be registered a second time,
+    without its custom pass.
+    """
+    if name == "Scheduling":
+        try:
+            import openspyre.frontend.scheduling
+        except ImportError:
+            raise
+        except Exception as error:  # Inductor swallows RuntimeError, and the cause with it
+            raise ImportError(f"openspyre's compiler does not load: {error!r}") from error
+    raise AttributeError(f"module 'torch.{NAME}' has no attribute {name!r}")

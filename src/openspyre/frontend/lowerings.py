@@ -1,0 +1,141 @@
+"""ATen ops -> Inductor loop IR, where the stock lowering would leave the card.
+
+Matrix products become `dot` reductions, which the region takes like any other nest. Functions
+that the card cannot evaluate become calls through the dispatcher, counted as fallbacks.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch._inductor import ir
+from torch._inductor.lowering import (
+    fallback_handler,
+    lowerings,
+    register_lowering,
+    user_lowerings,
+)
+from torch._inductor.virtualized import V, ops
+
+aten, prims = torch.ops.aten, torch.ops.prims
+Box = Any  # Inductor's TensorBox
+
+# Scalar functions outside the op table, scans that are not sums, and random numbers.
+FALLBACKS = (
+    "aten.lgamma aten.digamma aten.polygamma aten.erfinv aten.igamma aten.igammac aten.i0 "
+    "aten.special_i0e aten.special_i1 aten.special_i1e aten.special_ndtri aten.special_log_ndtr "
+    "aten.special_erfcx aten.special_zeta aten.special_bessel_j0 aten.special_bessel_j1 "
+    "aten.special_bessel_y0 aten.special_bessel_y1 aten.special_modified_bessel_i0 "
+    "aten.special_modified_bessel_i1 aten.special_modified_bessel_k0 "
+    "aten.special_modified_bessel_k1 aten.nextafter aten.frexp.Tensor aten.bucketize.Tensor "
+    "aten.searchsorted.Tensor aten.logcumsumexp aten.view.dtype "
+    "prims.inductor_random prims.inductor_randint"
+)
+
+
+@functools.cache
+def register() -> None:
+    """Put the lowerings into Inductor's tables; graphs of other devices keep the stock ones."""
+    from openspyre.frontend import composite_nests
+
+    for op, lowering in (
+        (aten.mm.default, mm),
+        (aten.bmm.default, mm),
+        (aten.addmm.default, addmm),
+        (aten.baddbmm.default, addmm),
+    ):
+        user_lowerings[op] = lowering
+    for op in _overloads(FALLBACKS):
+        user_lowerings[op] = functools.partial(_called, op)
+    own = torch.ops.spyre
+    register_lowering(own.linear.default, type_promotion_kind=None)(composite_nests.linear)
+    register_lowering(own.attention.default, type_promotion_kind=None)(composite_nests.attention)
+    register_lowering(own.layer_norm.default, type_promotion_kind=None)(composite_nests.layer_norm)
+
+
+def _overloads(names: str) -> list[Any]:
+    found = []
+    for name in names.split():
+        space, packet, *overload = name.split(".")
+        holder = getattr(getattr(torch.ops, space), packet)
+        found.append(getattr(holder, overload[0] if overload else "default"))
+    return found
+
+
+def on_card(*boxes: Any) -> bool:
+    devices = [b.get_device() for b in boxes if isinstance(b, ir.IRNode)]
+    return any(d is not None and d.type == "spyre" for d in devices)
+
+
+def _called(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """A call of the op through the dispatcher, for tensors of the card."""
+    leaves = torch.utils._pytree.tree_leaves((args, kwargs))
+    if not on_card(*leaves):
+        return None
+    return fallback_handler(op, add_to_fallback_set=False)(*args, **kwargs)
+
+
+def dot(
+    device: torch.device,
+    dtype: torch.dtype,
+    operand_dtype: torch.dtype,
+    ranges: Sequence[sympy.Expr],
+    contracted: sympy.Expr,
+    factors: Callable[[Sequence[Any], Any], tuple[Any, Any]],
+) -> Box:
+    """A buffer of sums of products; `factors(index, r)` gives the two loaded values.
+
+    Sums are float32 for floats, whatever the operands; the buffer's dtype rounds once.
+    """
+    if V.graph.sizevars.statically_known_equals(contracted, 0):
+        return lowerings[aten.full](list(ranges), 0, dtype=dtype, device=device)
+
+    def inner(index: Sequence[Any], reduced: Sequence[Any]) -> Any:
+        return ops.dot(*factors(index, reduced[0]))
+
+    product = ir.Reduction.create(
+        device=device,
+        dst_dtype=dtype,
+        src_dtype=operand_dtype,
+        inner_fn=inner,
+        ranges=list(ranges),
+        reduction_ranges=[contracted],
+        reduction_type="dot",
+    )
+    product.realize()
+    return product
+
+
+def mm(a: Box, b: Box, **options: Any) -> Box | None:
+    """mm and bmm as a `dot` over buffers."""
+    if not on_card(a, b) or options.get("out_dtype") is not None:
+        return None
+    *batch, m, k = a.get_size()
+    a.realize()
+    b.realize()
+    left, right = a.make_loader(), b.make_loader()
+
+    def factors(index: Sequence[Any], r: Any) -> tuple[Any, Any]:
+        *outer, row, column = index
+        return left([*outer, row, r]), right([*outer, r, column])
+
+    dtype = a.get_dtype()
+    return dot(a.get_device(), dtype, dtype, [*batch, m, b.get_size()[-1]], k, factors)
+
+
+def addmm(
+    added: Box, a: Box, b: Box, out_dtype: Any = None, *, beta: Any = 1, alpha: Any = 1
+) -> Box | None:
+    """addmm and baddbmm: the product, then stock arithmetic."""
+    if not on_card(added, a, b) or out_dtype is not None:
+        return None
+    total = mm(a, b)
+    if alpha != 1:
+        total = lowerings[aten.mul](total, alpha)
+    if beta == 0:
+        return lowerings[aten.expand](total, total.get_size())
+    return lowerings[aten.add](added if beta == 1 else lowerings[aten.mul](added, beta), total)

@@ -1,0 +1,404 @@
+"""What a Kernel means, in numpy on whole tensors: the oracle that no stage may change.
+
+Plan tables are ignored. Arrays have a tensor's logical shape; strides do not matter here. numpy
+has no bfloat16: such a tensor is a float32 array whose values are exact in bfloat16 (`cast` rounds
+to it). Sums and products of floats are taken in float64 and rounded to float32 once. Elements
+that nothing has written are poison (NaN, or the most negative integer).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from openspyre.errors import CardError, InvalidKernel
+from openspyre.ir.index import Binary, Expr, Name
+from openspyre.ir.kernel import (
+    Call,
+    Const,
+    Dim,
+    DType,
+    Index,
+    Kernel,
+    Kind,
+    Load,
+    Lookup,
+    Op,
+    Role,
+    Scalar,
+    Tensor,
+)
+from openspyre.ir.ops import TABLE, Array
+
+STORAGE: Mapping[DType, np.dtype[Any]] = MappingProxyType(
+    {
+        DType.F16: np.dtype(np.float16),
+        DType.BF16: np.dtype(np.float32),
+        DType.F32: np.dtype(np.float32),
+        DType.I64: np.dtype(np.int64),
+        DType.I32: np.dtype(np.int32),
+        DType.I16: np.dtype(np.int16),
+        DType.I8: np.dtype(np.int8),
+        DType.U8: np.dtype(np.uint8),
+        DType.BOOL: np.dtype(np.bool_),
+    }
+)
+_REDUCE: Mapping[str, np.ufunc] = MappingProxyType(
+    {
+        "sum": np.add,
+        "prod": np.multiply,
+        "max": np.maximum,
+        "min": np.minimum,
+        "any": np.logical_or,
+    }
+)
+
+
+def evaluate(
+    kernel: Kernel,
+    inputs: Mapping[str, ArrayLike],
+    sizes: Mapping[str, int] = MappingProxyType({}),
+    *,
+    keep_locals: bool = False,
+) -> dict[str, Array]:
+    """The outputs and mutated inputs of a kernel (with `keep_locals` every local as well).
+
+    Args:
+        inputs: an array for every input, mutated input and scalar; an output that is given starts
+            from it (an output may be written in part).
+        sizes: the value of every symbol.
+
+    Raises:
+        InvalidKernel: an input that is missing or has the wrong shape, an unguarded index that
+            leaves its tensor.
+        CardError: a lookup outside its range.
+    """
+    missing = [symbol for symbol in kernel.symbols if symbol not in sizes]
+    if missing:
+        raise InvalidKernel(f"no size for {', '.join(missing)}", why="the kernel's symbols")
+    values = {name: _start(tensor, inputs, sizes) for name, tensor in kernel.tensors.items()}
+    with np.errstate(all="ignore"):
+        for op in kernel.ops:
+            _Nest(kernel, op, values, sizes).run()
+    returned = {Role.OUTPUT, Role.MUTATED} | ({Role.LOCAL} if keep_locals else set())
+    return {name: values[name] for name, t in kernel.tensors.items() if t.role in returned}
+
+
+def cast(values: Array, dtype: DType) -> Array:
+    """Rounds (or wraps) to a dtype; the result has its storage dtype.
+
+    Floats round to nearest even, to integers toward zero; integers wrap; bool is `!= 0`.
+    """
+    target = STORAGE[dtype]
+    if dtype is DType.BOOL:
+        return np.asarray(values != 0)
+    if dtype.is_float:
+        single = np.asarray(values, np.float32)
+        if dtype is DType.BF16:
+            return _bfloat16(single)
+        return single.astype(target)
+    if values.dtype.kind == "f" and target.itemsize < 4:
+        return values.astype(np.int32).astype(target)
+    return values.astype(target)
+
+
+def widened(values: Array, dtype: DType) -> Array:
+    """Stored elements of a dtype as values of its compute class."""
+    return values.astype(STORAGE[dtype.compute], copy=False)
+
+
+def _bfloat16(values: Array) -> Array:
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+    kept = np.where(np.isnan(values), np.uint32(0x7FC00000), rounded).astype(np.uint32)
+    return kept.view(np.float32).reshape(np.shape(values))
+
+
+def _start(tensor: Tensor, inputs: Mapping[str, ArrayLike], sizes: Mapping[str, int]) -> Array:
+    shape = tuple(extent.evaluate(sizes) for extent in tensor.shape)
+    dtype = STORAGE[tensor.dtype]
+    given = inputs.get(tensor.name)
+    if given is not None:
+        array = np.asarray(given)
+        if array.shape != shape:
+            raise InvalidKernel(f"{tensor.name} has shape {array.shape}", why=f"not {shape}")
+        return cast(array, tensor.dtype).copy()
+    if tensor.role in (Role.INPUT, Role.MUTATED, Role.SCALAR):
+        raise InvalidKernel(f"no value for the {tensor.role.value} {tensor.name}")
+    poison = np.nan if dtype.kind == "f" else False if dtype.kind == "b" else np.iinfo(dtype).min
+    return np.full(shape, poison, dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """A lookup's values over the space; `low` and `high` are its extremes."""
+
+    lookup: Lookup
+    values: Array
+    inside: bool
+
+
+class _Nest:
+    """One op over its iteration space; an axis of every array is a dim (extent 1: does not vary)."""
+
+    def __init__(
+        self, kernel: Kernel, op: Op, values: dict[str, Array], sizes: Mapping[str, int]
+    ) -> None:
+        self.kernel, self.op, self.values = kernel, op, values
+        self.space: tuple[Dim, ...] = op.dims + op.rdims
+        self.extents = tuple(dim.extent.evaluate(sizes) for dim in self.space)
+        self.axis = {dim.name: axis for axis, dim in enumerate(self.space)}
+        self.env: dict[str, Array] = {s: np.asarray(v, np.int64) for s, v in sizes.items()}
+        for axis, (dim, extent) in enumerate(zip(self.space, self.extents, strict=True)):
+            shape = [1] * len(self.space)
+            shape[axis] = extent
+            self.env[dim.name] = np.arange(extent, dtype=np.int64).reshape(shape)
+        self.lookups: dict[str, _Looked] = {}
+        self.memo: dict[int, Array] = {}
+
+    def run(self) -> None:
+        op = self.op
+        if 0 in self.extents[: len(op.dims)] or (op.kind is Kind.SCAN and 0 in self.extents):
+            return
+        if 0 in self.extents:
+            self.store(self.neutral(), op.dims)
+            return
+        for lookup in op.lookups:
+            self.look_up(lookup)
+        match op.kind:
+            case Kind.CONTRACT:
+                self.store(self.contraction(), op.dims)
+            case Kind.REDUCE:
+                self.store(self.reduction(), op.dims)
+            case Kind.SCAN:
+                self.store(self.running(), self.space)
+            case Kind.MAP | Kind.GATHER | Kind.SCATTER:
+                self.store(self.value(op.body), self.space)
+
+    # --- indices ---
+
+    def look_up(self, lookup: Lookup) -> None:
+        stored, inside = self.elements(lookup.tensor, lookup.index)
+        values = stored.astype(np.int64)
+        size = self.index(lookup.size)
+        if lookup.wrap:
+            values = np.where(values < 0, values + size, values)
+        fits = bool(np.all((values >= 0) & (values < size) & inside))
+        self.lookups[lookup.name] = _Looked(lookup, values, fits)
+        self.env[lookup.name] = values
+
+    def index(self, expr: Expr) -> Array:
+        """An index expression over the whole space."""
+        total: Array = np.zeros((1,) * len(self.space), np.int64)
+        for monomial, coefficient in expr.terms:
+            product: Array = np.asarray(coefficient, np.int64)
+            for atom in monomial:
+                match atom:
+                    case Name(name):
+                        product = product * self.env[name]
+                    case Binary("//", left, right):
+                        product = product * (self.index(left) // self.index(right))
+                    case Binary("%", left, right):
+                        product = product * (self.index(left) % self.index(right))
+                    case Binary("min", left, right):
+                        product = product * np.minimum(self.index(left), self.index(right))
+                    case Binary(_, left, right):
+                        product = product * np.maximum(self.index(left), self.index(right))
+            total = total + product
+        return total
+
+    def check_lookups(self, index: tuple[Expr, ...]) -> None:
+        for expr in index:
+            for name in expr.names & self.lookups.keys():
+                looked = self.lookups[name]
+                if looked.inside:
+                    continue
+                values, size = looked.values, int(self.index(looked.lookup.size).reshape(-1)[0])
+                bad = values[(values < 0) | (values >= size)]
+                raise CardError(
+                    f"index out of range: {int(bad.reshape(-1)[0]) if bad.size else '?'}",
+                    why=f"{looked.lookup.tensor} indexes a dim of {size}",
+                    hint="check the indices against the size of what they index",
+                    at=self.op.source or self.op.name,
+                )
+
+    def elements(self, name: str, index: tuple[Expr, ...]) -> tuple[Array, Array]:
+        """The stored elements at an index (0 outside of the tensor), and where it is inside."""
+        array = self.values[name]
+        if (view := self.plain_view(array, index)) is not None:
+            return view, np.asarray(True)
+        inside: Array = np.asarray(True)
+        places = []
+        for expr, extent in zip(index, array.shape, strict=True):
+            at = self.index(expr)
+            inside = inside & (at >= 0) & (at < extent)
+            places.append(np.clip(at, 0, max(extent - 1, 0)))
+        if array.size == 0:
+            return np.zeros(np.broadcast_shapes(inside.shape), array.dtype), np.asarray(False)
+        found = array[tuple(places)] if places else array.reshape((1,) * len(self.space))
+        return np.where(inside, found, np.zeros((), array.dtype)), inside
+
+    def plain_view(self, array: Array, index: tuple[Expr, ...]) -> Array | None:
+        """The elements as a view, when every index is a dim of its own or a constant inside."""
+        cuts: list[slice] = []
+        fixed: list[int] = []  # dims of the tensor that a constant picks
+        walked: dict[int, int] = {}  # axis of the space -> dim of the tensor
+        for place, (expr, extent) in enumerate(zip(index, array.shape, strict=True)):
+            if (constant := expr.constant) is not None:
+                if not 0 <= constant < extent:
+                    return None
+                cuts.append(slice(constant, constant + 1))
+                fixed.append(place)
+                continue
+            axis = self.axis.get(str(expr))
+            if axis is None or axis in walked or self.extents[axis] > extent:
+                return None
+            cuts.append(slice(0, self.extents[axis]))
+            walked[axis] = place
+        shape = [self.extents[a] if a in walked else 1 for a in range(len(self.space))]
+        order = fixed + [walked[axis] for axis in sorted(walked)]
+        return array[(*cuts, ...)].transpose(order).reshape(shape)
+
+    # --- values ---
+
+    def value(self, node: Scalar) -> Array:
+        """A scalar expression over the space, in its compute class."""
+        if (known := self.memo.get(id(node))) is not None:
+            return known
+        match node:
+            case Load(tensor, index, dtype, guarded):
+                found = self.load(tensor, index, guarded=guarded).astype(STORAGE[dtype], copy=False)
+            case Const(value, dtype):
+                found = np.full((1,) * len(self.space), value).astype(STORAGE[dtype])
+            case Index(value, dtype):
+                found = self.index(value).astype(STORAGE[dtype])
+            case Call("cast", (arg,), dtype):
+                found = widened(cast(self.value(arg), dtype), dtype)
+            case Call(op, args, dtype):
+                meaning = TABLE[op].meaning
+                if meaning is None:
+                    raise InvalidKernel(f"{op} has no meaning on {len(args)} arguments")
+                found = meaning(*map(self.value, args)).astype(STORAGE[dtype.compute], copy=False)
+        self.memo[id(node)] = found
+        return found
+
+    def load(self, tensor: str, index: tuple[Expr, ...], *, guarded: bool) -> Array:
+        if not guarded:
+            self.check_lookups(index)
+        found, inside = self.elements(tensor, index)
+        if not guarded and not np.all(inside):
+            raise InvalidKernel(
+                f"{tensor}[{', '.join(map(str, index))}] leaves the tensor",
+                why=f"its shape is {self.values[tensor].shape}, the space {self.extents}",
+                at=self.op.name,
+            )
+        return widened(found, self.kernel.tensors[tensor].dtype)
+
+    def neutral(self) -> Array:
+        """What a reduction over nothing gives."""
+        dtype = STORAGE[self.op.body.dtype.compute]
+        highest: float = np.inf if dtype.kind == "f" else 1
+        lowest: float = -np.inf if dtype.kind == "f" else 0
+        if dtype.kind == "i":
+            lowest, highest = np.iinfo(dtype).min, np.iinfo(dtype).max
+        by_name = {"prod": 1, "max": lowest, "min": highest}
+        return np.full((1,) * len(self.op.dims), by_name.get(self.op.reduce or "", 0), dtype)
+
+    def reduction(self) -> Array:
+        values = np.broadcast_to(self.value(self.op.body), self.extents)
+        axes = tuple(range(len(self.op.dims), len(self.space)))
+        reduce = self.reduce_name()
+        if values.dtype.kind == "f" and reduce in ("sum", "prod"):
+            return np.asarray(
+                _REDUCE[reduce].reduce(values, axis=axes, dtype=np.float64)
+            ).astype(np.float32)
+        return np.asarray(_REDUCE[reduce].reduce(values, axis=axes, dtype=values.dtype))
+
+    def running(self) -> Array:
+        values = np.broadcast_to(self.value(self.op.body), self.extents)
+        wide = np.dtype(np.float64) if values.dtype.kind == "f" else values.dtype
+        return _REDUCE[self.reduce_name()].accumulate(
+            values.astype(wide), axis=-1, dtype=wide
+        ).astype(values.dtype)
+
+    def reduce_name(self) -> str:
+        if self.op.reduce not in _REDUCE:
+            raise InvalidKernel(f"{self.op.name} reduces by {self.op.reduce}", why="no such one")
+        return self.op.reduce
+
+    def contraction(self) -> Array:
+        if not self.op.body.dtype.is_float:
+            return self.reduction()
+        match self.op.body:
+            case Call("mul", (Load() as left, Load() as right)):
+                return self.matmul(self.value(left), self.value(right))
+        raise InvalidKernel(f"{self.op.name} is no product of two loads", why="it is a contract")
+
+    def matmul(self, left: Array, right: Array) -> Array:
+        """sum over the rdims of left * right; wide, and only over the axes that each has."""
+        count, outer = len(self.space), len(self.op.dims)
+        operands: list[Any] = []
+        for array in (left, right):
+            axes = [a for a in range(count) if array.shape[a] != 1]
+            operands += [array.reshape([array.shape[a] for a in axes]).astype(np.float64), axes]
+        present = {axis for axes in operands[1::2] for axis in axes}
+        kept = [a for a in range(outer) if a in present]
+        total = np.asarray(np.einsum(*operands, kept, optimize=True))
+        for axis in range(outer, count):
+            if axis not in present:
+                total = total * self.extents[axis]
+        return total.astype(np.float32).reshape(
+            [self.extents[a] if a in present else 1 for a in range(outer)]
+        )
+
+    # --- stores ---
+
+    def store(self, values: Array, dims: tuple[Dim, ...]) -> None:
+        op = self.op
+        array = self.values[op.out.tensor]
+        dtype = self.kernel.tensors[op.out.tensor].dtype
+        extents = self.extents[: len(dims)]
+        stored = np.broadcast_to(cast(values, dtype), extents)
+        self.check_lookups(op.out.index)
+        if not op.accumulate and not op.lookups and len(dims) == len(self.space):
+            view = self.plain_view(array, op.out.index)
+            if view is not None and view.shape == stored.shape:
+                view[...] = stored
+                return
+        places = self.places(array, len(dims), extents)
+        flat = array.reshape(-1)
+        if op.accumulate:
+            _accumulate(flat, places, stored.reshape(-1), dtype)
+        else:
+            flat[places] = stored.reshape(-1)
+        self.values[op.out.tensor] = flat.reshape(array.shape)
+
+    def places(self, array: Array, count: int, extents: tuple[int, ...]) -> Array:
+        """Flat positions of the store, in row-major order of the space."""
+        flat: Array = np.zeros((1,) * count, np.int64)
+        for expr, extent in zip(self.op.out.index, array.shape, strict=True):
+            at = self.index(expr)
+            if at.size and not (at.min() >= 0 and at.max() < extent):
+                raise InvalidKernel(
+                    f"{self.op.name} stores outside of {self.op.out.tensor}",
+                    why=f"index {expr} over {self.extents}, extent {extent}",
+                )
+            flat = flat * extent + at.reshape(at.shape[:count])
+        return np.broadcast_to(flat, extents).reshape(-1)
+
+
+def _accumulate(flat: Array, places: Array, values: Array, dtype: DType) -> None:
+    """Adds in order, rounding after every addition: all first hits, then all second ones, ..."""
+    order = np.argsort(places, kind="stable")
+    hit = places[order]
+    first = np.flatnonzero(np.r_[True, hit[1:] != hit[:-1]]) if hit.size else hit
+    rank = np.arange(hit.size) - np.repeat(first, np.diff(np.r_[first, hit.size]))
+    for turn in range(int(rank.max()) + 1 if rank.size else 0):
+        chosen = order[rank == turn]
+        total = widened(flat[places[chosen]], dtype) + widened(values[chosen], dtype)
+        flat[places[chosen]] = cast(total, dtype)

@@ -1,0 +1,281 @@
+"""What must hold of a Kernel after each stage. Checks yield problems, in words; none means valid."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from openspyre.ir.index import Expr
+from openspyre.ir.kernel import (
+    Call,
+    Index,
+    Kernel,
+    Kind,
+    Load,
+    Op,
+    Residency,
+    Role,
+    Space,
+    Step,
+    walk,
+)
+from openspyre.spec import CardSpec
+
+
+def well_formed(kernel: Kernel, card: CardSpec) -> Iterator[str]:
+    """Names exist, ranks agree, locals are written before they are read."""
+    written: set[str] = set()
+    seen: set[str] = set()
+    for op in kernel.ops:
+        if op.name in seen:
+            yield f"two ops are called {op.name}"
+        seen.add(op.name)
+        accesses = [*_reads(op), (op.out.tensor, op.out.index)]
+        unknown = [t for t, _ in accesses if t not in kernel.tensors]
+        if unknown:
+            yield f"{op.name} uses tensors that do not exist: {', '.join(unknown)}"
+            continue
+        for name, index in accesses:
+            if len(index) != len(kernel.tensors[name].shape):
+                yield f"{op.name} indexes {name} with {len(index)} expressions"
+        yield from _unknown_names(op, kernel)
+        for name, _ in _reads(op):
+            tensor = kernel.tensors[name]
+            empty = any(e.constant == 0 for e in tensor.shape) or any(
+                d.extent.constant == 0 for d in (*op.dims, *op.rdims)
+            )
+            if tensor.role is Role.LOCAL and name not in written and not empty:
+                yield f"{op.name} reads {name} before anything writes it"
+        if kernel.tensors[op.out.tensor].role in (Role.INPUT, Role.SCALAR):
+            yield f"{op.name} writes the input {op.out.tensor}"
+        written.add(op.out.tensor)
+
+
+def canonical(kernel: Kernel, card: CardSpec) -> Iterator[str]:
+    """The form that planning understands (docs/decisions/0001.md)."""
+    yield from well_formed(kernel, card)
+    for op in kernel.ops:
+        dims = frozenset(d.name for d in (*op.dims, *op.rdims))
+        looked = frozenset(k.name for k in op.lookups)
+        for node in walk(op.body):
+            if isinstance(node, Load):
+                for expr in node.index:
+                    if not expr.is_affine_in(dims | looked):
+                        yield f"{op.name} reads {node.tensor} at {expr}, which is not affine"
+            if isinstance(node, Index) and not node.value.is_affine_in(dims):
+                yield f"{op.name} uses the value {node.value}, which is not affine"
+        for expr in (e for k in op.lookups for e in k.index):
+            if not expr.is_affine_in(dims):
+                yield f"{op.name} looks up at {expr}, which is not affine"
+        for expr in op.out.index:
+            if not expr.is_affine_in(dims | looked):
+                yield f"{op.name} stores at {expr}, which is not affine"
+        if op.kind is Kind.CONTRACT:
+            yield from _contract(op, kernel)
+        yield from _same_tensor(op)
+
+
+def laid_out(kernel: Kernel, card: CardSpec) -> Iterator[str]:
+    """Every local tensor has a layout that names each of its dims once."""
+    for tensor in kernel.tensors.values():
+        if tensor.role is not Role.LOCAL:
+            continue
+        layout = kernel.layouts.get(tensor.name)
+        if layout is None or sorted(layout.order) != list(range(len(tensor.shape))):
+            yield f"the layout of {tensor.name} is {layout}"
+
+
+def stepped(kernel: Kernel, card: CardSpec) -> Iterator[str]:
+    """Steps partition the ops in an order that keeps dependences, and bind their dims legally."""
+    by_name = {op.name: op for op in kernel.ops}
+    order = [name for step in kernel.steps for name in step.ops]
+    if sorted(order) != sorted(by_name):
+        yield "the steps do not hold every op exactly once"
+        return
+    yield from _order_kept(kernel, order)
+    for number, step in enumerate(kernel.steps):
+        ops = [by_name[n] for n in step.ops]
+        yield from _bindings(step, ops)
+        yield from _shared_tensors(kernel, step, ops, number)
+
+
+def divided(kernel: Kernel, card: CardSpec) -> Iterator[str]:
+    """Divisions name axes of their step, cores suffice, every core has one coordinate."""
+    for step in kernel.steps:
+        division = kernel.divisions.get(step.name)
+        if division is None:
+            yield f"step {step.name} has no division"
+            continue
+        if division.cores > card.cores:
+            yield f"step {step.name} wants {division.cores} of {card.cores} cores"
+        names = [p.axis for p in division.parts]
+        if len(set(names)) != len(names) or not set(names) <= {a.name for a in step.axes}:
+            yield f"the division of step {step.name} splits {', '.join(names)}"
+        stride = 1
+        for part in sorted(division.parts, key=lambda p: p.stride):
+            if part.parts < 1 or part.granule < 1 or part.stride != stride:
+                yield f"step {step.name}: part {part} does not follow stride {stride}"
+            stride *= part.parts
+
+
+def looped(kernel: Kernel, card: CardSpec) -> Iterator[str]:
+    """Tile loops walk axes (or private dims) once each, with tiles of at least one point."""
+    by_name = {op.name: op for op in kernel.ops}
+    for step in kernel.steps:
+        axes = [loop.axis for loop in step.loops]
+        if len(set(axes)) != len(axes) or not set(axes) <= {a.name for a in step.axes}:
+            yield f"step {step.name} loops over {', '.join(axes)}"
+        for name, loops in step.inner.items():
+            op, bound = by_name[name], step.binding[name]
+            private = {d.name for d in (*op.dims, *op.rdims)} - bound.keys()
+            if op.kind is Kind.SCAN:
+                private -= {d.name for d in op.rdims}
+            walked = [loop.axis for loop in loops]
+            if len(set(walked)) != len(walked) or not set(walked) <= private:
+                yield f"{name} loops over {', '.join(walked)}"
+        every = [*step.loops, *(loop for loops in step.inner.values() for loop in loops)]
+        if any(loop.tile < 1 for loop in every):
+            yield f"step {step.name} has an empty tile"
+
+
+def placed(kernel: Kernel, card: CardSpec) -> Iterator[str]:
+    """LX ranges fit, and do not overlap while both are live (tiles of one step apart)."""
+    rows = [(n, r) for n, r in kernel.residency.items() if r.space is Space.LX]
+    for name, row in rows:
+        if row.offset < 0 or row.offset + row.bytes > card.lx_usable:
+            yield f"{name} lies at {row.offset} + {row.bytes} of {card.lx_usable} bytes"
+    tensors = [(n, r) for n, r in rows if n in kernel.tensors]
+    for at, (name, row) in enumerate(tensors):
+        for other, taken in tensors[at + 1 :]:
+            if _overlap(row, taken):
+                yield f"{name} and {other} overlap in LX"
+    for name, row in tensors:
+        for other, taken in rows:
+            if other not in kernel.tensors and _overlap(row, taken):
+                yield f"{name} and the tile {other} overlap in LX"
+
+
+def _overlap(a: Residency, b: Residency) -> bool:
+    together = a.first <= b.last and b.first <= a.last
+    return together and a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes
+
+
+# --- parts of the checks ----------------------------------------------------------------------
+
+
+def _reads(op: Op) -> Iterator[tuple[str, tuple[Expr, ...]]]:
+    for node in walk(op.body):
+        if isinstance(node, Load):
+            yield node.tensor, node.index
+    for lookup in op.lookups:
+        yield lookup.tensor, lookup.index
+
+
+def _unknown_names(op: Op, kernel: Kernel) -> Iterator[str]:
+    dims = {d.name for d in (*op.dims, *op.rdims)}
+    known = dims | {k.name for k in op.lookups} | set(kernel.symbols)
+    used = {n for _, index in _reads(op) for e in index for n in e.names}
+    used |= {n for e in op.out.index for n in e.names}
+    used |= {n for node in walk(op.body) if isinstance(node, Index) for n in node.value.names}
+    if used - known:
+        yield f"{op.name} uses the unknown names {', '.join(sorted(used - known))}"
+    reduced = {d.name for d in op.rdims} if op.kind is not Kind.SCAN else set()
+    if reduced & {n for e in op.out.index for n in e.names}:
+        yield f"{op.name} stores at a reduced dim"
+
+
+def _contract(op: Op, kernel: Kernel) -> Iterator[str]:
+    match op.body:
+        case Call(op="mul", args=(Load(guarded=False) as a, Load(guarded=False) as b)):
+            kinds = {kernel.tensors[a.tensor].dtype, kernel.tensors[b.tensor].dtype}
+            if len(kinds) != 1 or not next(iter(kinds)).is_float:
+                yield f"{op.name} contracts {' and '.join(sorted(k.value for k in kinds))}"
+        case _:
+            yield f"{op.name} is a contraction of something else than two loads"
+    if op.lookups or not op.rdims:
+        yield f"{op.name} is a contraction with lookups or without a reduced dim"
+
+
+def _same_tensor(op: Op) -> Iterator[str]:
+    for tensor, index in _reads(op):
+        if tensor == op.out.tensor and (index != op.out.index or op.kind is not Kind.MAP):
+            yield f"{op.name} reads {tensor}, which it writes, at another index"
+
+
+def _order_kept(kernel: Kernel, order: list[str]) -> Iterator[str]:
+    place = {name: n for n, name in enumerate(order)}
+    last_write: dict[str, str] = {}
+    readers: dict[str, list[str]] = defaultdict(list)
+    for op in kernel.ops:
+        for tensor, _ in _reads(op):
+            before = last_write.get(tensor)
+            if before is not None and place[before] > place[op.name]:
+                yield f"{op.name} comes before {before}, which writes {tensor}"
+            readers[tensor].append(op.name)
+        for before in (*readers.pop(op.out.tensor, ()), last_write.get(op.out.tensor)):
+            if before is not None and place[before] > place[op.name]:
+                yield f"{op.name} writes {op.out.tensor} before {before} is done with it"
+        last_write[op.out.tensor] = op.name
+
+
+def _bindings(step: Step, ops: list[Op]) -> Iterator[str]:
+    axes = {a.name: a.extent for a in step.axes}
+    for op in ops:
+        bound = step.binding.get(op.name, {})
+        if sorted(bound.values()) != sorted(axes):
+            yield f"{op.name} does not walk every axis of step {step.name} once"
+        extents = {d.name: d.extent for d in op.dims}
+        for dim, axis in bound.items():
+            if axis not in axes or extents.get(dim) != axes.get(axis):
+                yield f"{op.name}: dim {dim} cannot walk axis {axis} of step {step.name}"
+
+
+def _shared_tensors(
+    kernel: Kernel, step: Step, ops: list[Op], number: int
+) -> Iterator[str]:
+    """What a step writes and reads lies on one core (the rule of 0001)."""
+    writers: dict[str, list[int]] = defaultdict(list)
+    for at, op in enumerate(ops):
+        writers[op.out.tensor].append(at)
+    earlier = {
+        op.out.tensor
+        for op in kernel.ops
+        if op.name in {n for s in kernel.steps[:number] for n in s.ops}
+    }
+    walked: dict[str, list[tuple[frozenset[str], ...]]] = defaultdict(list)
+    shared = {t for at, op in enumerate(ops) for t, _ in _reads(op) if min(writers[t] or [at]) < at}
+    for at, op in enumerate(ops):
+        bound = step.binding.get(op.name, {})
+        for tensor, index in [*_reads(op), (op.out.tensor, op.out.index)]:
+            if tensor in shared:
+                walked[tensor].append(tuple(_axes_of(e, bound) for e in index))
+        for tensor, _ in _reads(op):
+            if writers[tensor] and writers[tensor][0] > at:
+                yield f"step {step.name} reads {tensor} in {op.name} and writes it afterwards"
+    for tensor in sorted(shared):
+        if kernel.tensors[tensor].role is Role.MUTATED or tensor in earlier:
+            yield f"step {step.name} reads {tensor} from LX, which holds only a part of it"
+        if any(ops[w].kind is Kind.SCATTER for w in writers[tensor]):
+            yield f"step {step.name} reads {tensor}, which it scatters into"
+        if any(_far(op, tensor) for op in ops):
+            yield f"step {step.name} reads {tensor} with a guard or a lookup, and writes it"
+        for position, ways in enumerate(zip(*walked[tensor], strict=True)):
+            if len(set(ways)) > 1 or any("?" in way for way in ways):
+                yield f"step {step.name}: dim {position} of {tensor} is walked in several ways"
+
+
+def _axes_of(expr: Expr, bound: Mapping[str, str]) -> frozenset[str]:
+    """The axis an index is exactly, none, or `?` with those it merely contains."""
+    found = frozenset(bound[n] for n in expr.names if n in bound)
+    exact = len(expr.names) == 1 and all(expr == Expr.var(n) for n in expr.names)
+    return found if exact or not found else found | {"?"}
+
+
+def _far(op: Op, tensor: str) -> bool:
+    looked = {k.name for k in op.lookups}
+    return any(
+        isinstance(n, Load)
+        and n.tensor == tensor
+        and (n.guarded or any(e.names & looked for e in n.index))
+        for n in walk(op.body)
+    )

@@ -1,0 +1,106 @@
+"""Every private seam of PyTorch that openspyre stands on: its name, the reason, and its end.
+
+A seam is used where PyTorch has no public way. `ends` names the event after which it must go; the
+test `tests/compile/test_seams.py` resolves every name and fails when one is gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Seam:
+    """One private name, as `module:attribute.path`."""
+
+    name: str
+    why: str
+    ends: str
+
+
+_REGISTRATION = "when torch has a public registration of Inductor backends"
+_LOOP_IR = "when torch publishes its loop IR"
+
+# --- frontend: torch.compile ---------------------------------------------------------------
+FRONTEND: tuple[Seam, ...] = (
+    Seam(
+        "torch:_TorchCompileInductorWrapper.__call__",
+        "Inductor settings cannot be tied to a device; one wrapper adds ours for our graphs only",
+        "when register_backend_for_device takes config patches",
+    ),
+    Seam(
+        "torch._inductor.codegen.common:register_backend_for_device",
+        "the way to give Inductor a scheduling and a wrapper for a device",
+        _REGISTRATION,
+    ),
+    Seam(
+        "torch._inductor.codegen.common:register_device_op_overrides",
+        "Inductor asks for the text of device guards and synchronise calls",
+        _REGISTRATION,
+    ),
+    Seam(
+        "torch._dynamo.device_interface:register_interface_for_device",
+        "Dynamo asks a device for its index, streams and properties",
+        _REGISTRATION,
+    ),
+    Seam(
+        "torch._inductor.scheduler:BaseScheduling",
+        "base class of our scheduling: one kernel for each run of nodes",
+        _REGISTRATION,
+    ),
+    Seam(
+        "torch._inductor.codegen.wrapper:PythonWrapperCodegen",
+        "base class of our wrapper: allocation with a device index, kernel lines",
+        _REGISTRATION,
+    ),
+    Seam(
+        "torch._inductor.codegen.wrapper:SubgraphPythonWrapperCodegen",
+        "the same for torch.cond and while_loop bodies",
+        _REGISTRATION,
+    ),
+    Seam(
+        "torch._inductor.codegen.common:Kernel",
+        "mark_run needs a kernel in force while it allocates outputs",
+        _REGISTRATION,
+    ),
+    Seam(
+        "torch._inductor.ops_handler:DefaultHandler",
+        "base class of the recorder that reads loop bodies",
+        _LOOP_IR,
+    ),
+    Seam(
+        "torch._inductor.ir:ComputedBuffer.get_default_sizes_body",
+        "loop nests with the dims the lowering had, not merged and reordered",
+        _LOOP_IR,
+    ),
+    Seam(
+        "torch._inductor.ir:NonOwningLayout",
+        "pieces of a concatenation are views into one buffer; the region must know",
+        _LOOP_IR,
+    ),
+    Seam(
+        "torch._inductor.lowering:user_lowerings",
+        "matmul as a nest of the region, for our device only",
+        "when lowerings can be registered for one device",
+    ),
+    Seam(
+        "torch._inductor.lowering:register_lowering",
+        "lowers our own ops (linear, attention, layer_norm) to nests",
+        "when lowerings can be registered for one device",
+    ),
+    Seam(
+        "torch._inductor.custom_graph_pass:CustomGraphModulePass",
+        "its uuid puts the version of our compiler into Inductor's cache keys",
+        "when a backend can add to the cache key directly",
+    ),
+    Seam(
+        "torch._inductor.virtualized:V",
+        "the graph, its sizes and its wrapper while Inductor generates code",
+        _LOOP_IR,
+    ),
+)
+
+# --- device: the eager runtime (filled by openspyre.device) ---------------------------------
+DEVICE: tuple[Seam, ...] = ()
+
+SEAMS = FRONTEND + DEVICE

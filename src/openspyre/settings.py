@@ -1,0 +1,108 @@
+"""Every environment variable that openspyre reads, read once, into one typed value.
+
+OPENSPYRE_AUTOLOAD   off keeps `import torch` from loading the device (default on)
+OPENSPYRE_DEVICES    how many cards this process has (default 1)
+OPENSPYRE_MEMORY     device memory of each card, for example 8GiB (default: see device/memory.py)
+OPENSPYRE_THREADS    host threads of each card (default: one per CPU this process may use)
+OPENSPYRE_FALLBACK   what an op that runs on the CPU does: count, warn or error (default count)
+OPENSPYRE_CACHE      folder for weights and other things that can be fetched again
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from openspyre.errors import InvalidSetting
+
+PREFIX = "OPENSPYRE_"
+FALLBACK_MODES = ("count", "warn", "error")
+_UNITS: Mapping[str, int] = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SWITCH: Mapping[str, bool] = {
+    "on": True, "1": True, "true": True, "yes": True,
+    "off": False, "0": False, "false": False, "no": False,
+}  # fmt: skip
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The choices of the environment. `memory` is bytes per card; None means the default rule."""
+
+    autoload: bool
+    devices: int
+    memory: int | None
+    threads: int
+    fallback: str
+    cache: Path
+
+
+def read_settings(environment: Mapping[str, str]) -> Settings:
+    """The settings that an environment means.
+
+    Raises:
+        InvalidSetting: a variable has a value that means nothing.
+    """
+
+    def read(name: str, parse: Callable[[str], T], default: T) -> T:
+        text = environment.get(PREFIX + name, "").strip()
+        if not text:
+            return default
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise InvalidSetting(f"{PREFIX}{name}={text} means nothing", why=str(error)) from None
+
+    return Settings(
+        autoload=read("AUTOLOAD", _switch, True),
+        devices=read("DEVICES", _count(1, 64), 1),
+        memory=read("MEMORY", _bytes, None),
+        threads=read("THREADS", _count(1, 1024), len(os.sched_getaffinity(0))),
+        fallback=read("FALLBACK", _fallback, "count"),
+        cache=read("CACHE", Path, _default_cache(environment)),
+    )
+
+
+@cache
+def settings() -> Settings:
+    """The settings of this process, read at the first call."""
+    return read_settings(os.environ)
+
+
+def _default_cache(environment: Mapping[str, str]) -> Path:
+    home = environment.get("XDG_CACHE_HOME", "")
+    return (Path(home) if home else Path.home() / ".cache") / "openspyre"
+
+
+def _switch(text: str) -> bool:
+    if text.lower() not in _SWITCH:
+        raise ValueError("use on or off")
+    return _SWITCH[text.lower()]
+
+
+def _count(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or not low <= int(text) <= high:
+            raise ValueError(f"use a number from {low} to {high}")
+        return int(text)
+
+    return parse
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.lower())
+    size = int(float(found[1]) * _UNITS[found[2]]) if found else 0
+    if size < 1 << 20:
+        raise ValueError("use a size of at least 1MiB, for example 8GiB")
+    return size
+
+
+def _fallback(text: str) -> str:
+    if text.lower() not in FALLBACK_MODES:
+        raise ValueError(f"use {', '.join(FALLBACK_MODES)}")
+    return text.lower()
