@@ -44,10 +44,18 @@ class BuildAll(BuildExtension):
 # setuptools passes -g and -O3 before these; what comes last counts.
 FLAGS = ["-O2", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]
 # Torch's headers are not free of these.
-FLAGS += ["-Wno-unused-parameter", "-Wno-sign-compare", "-Wno-missing-field-initializers", "-Wno-interference-size"]
+FLAGS += [
+    "-Wno-unused-parameter",
+    "-Wno-sign-compare",
+    "-Wno-missing-field-initializers",
+    "-Wno-interference-size",
+]
 
 if sys.platform != "linux":
     raise SystemExit("openspyre builds on Linux only")
+
+# `dev` installs the package first and compiles in place: once, and again only what changed.
+NATIVE = os.environ.get("OPENSPYRE_BUILD_NATIVE", "on") != "off"
 
 setup(
     package_dir={"": "src"},
@@ -61,6 +69,8 @@ setup(
             extra_compile_args=FLAGS,
             extra_link_args=["-Wl,-rpath,$ORIGIN/lib"],
         )
-    ],
+    ]
+    if NATIVE
+    else [],
     cmdclass={"build_ext": BuildAll.with_options(no_python_abi_suffix=True)},
 )

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from openspyre.card.native import Report, SoftwareCard
 from openspyre.compiler.emit import emit
+from openspyre.compiler.pipeline import plan_kernel
 from openspyre.compiler.residency import place
 from openspyre.ir.interpret import interpret, symbol_block
 from openspyre.ir.kernel import DType, Kernel, Role, Tensor
 from openspyre.ir.program import Program
 from openspyre.ir.reference import STORAGE, cast, evaluate
+from openspyre.ir.text import contiguous_strides
 from openspyre.spec import SPYRE_CARD_V1, CardSpec
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _ALIGNMENT = 128
+_WRITTEN = (Role.OUTPUT, Role.MUTATED)
 
 
 @dataclass(frozen=True)
@@ -28,13 +32,28 @@ class Placed:
     tensor: Tensor
     address: int
     elements: Array
+    contiguous: bool
+
+    def shifted(self, by: int) -> Placed:
+        return replace(self, address=self.address + by, elements=self.elements + by)
+
+    def raw(self, memory: Array) -> Array:
+        """The bytes of a contiguous tensor, without a copy."""
+        count = self.elements.size * self.tensor.dtype.bytes
+        shape = (*self.elements.shape, self.tensor.dtype.bytes)
+        return memory[self.address : self.address + count].reshape(shape)
 
     def encode(self, memory: Array, values: Array) -> None:
         raw = encoded(values, self.tensor.dtype)
+        if self.contiguous:
+            self.raw(memory)[...] = raw
+            return
         size = self.tensor.dtype.bytes
         memory[self.elements[..., None] + np.arange(size)] = raw
 
     def decode(self, memory: Array) -> Array:
+        if self.contiguous:
+            return decoded(self.raw(memory), self.tensor.dtype)
         size = self.tensor.dtype.bytes
         return decoded(memory[self.elements[..., None] + np.arange(size)], self.tensor.dtype)
 
@@ -54,7 +73,7 @@ def decoded(raw: Array, dtype: DType) -> Array:
 
 
 def arranged(
-    kernel: Kernel, inputs: Mapping[str, Any], sizes: Mapping[str, int], start: int = _ALIGNMENT
+    kernel: Kernel, sizes: Mapping[str, int], start: int = _ALIGNMENT
 ) -> tuple[list[Placed], int]:
     """Every device argument in memory from `start`, at its own strides; and the end."""
     found, end = [], start
@@ -72,7 +91,8 @@ def arranged(
         high = int(offsets.max()) + 1 if offsets.size else 0
         size = tensor.dtype.bytes
         address = end - low * size
-        found.append(Placed(tensor, address, offsets * size + address))
+        dense = tensor.strides == contiguous_strides(tensor.shape)
+        found.append(Placed(tensor, address, offsets * size + address, dense))
         end += (high - low) * size
         end += -end % _ALIGNMENT + (_ALIGNMENT if len(found) % 2 else 0)
     return found, end
@@ -86,32 +106,66 @@ def interpret_program(
     card: CardSpec = SPYRE_CARD_V1,
 ) -> dict[str, Array]:
     """The outputs and mutated inputs of a program, by the interpreter."""
-    placed, pool = arranged(kernel, inputs, sizes)
+    placed, pool = arranged(kernel, sizes)
     memory = np.full(pool + program.pool_bytes + _ALIGNMENT, 0xFF, np.uint8)
     for p in placed:
         if p.tensor.name in inputs:
             p.encode(memory, np.asarray(inputs[p.tensor.name]))
     before = memory[:pool].copy()
-    slots = symbol_block(program, [p.address for p in placed], *_numbers(kernel, inputs, sizes), pool)
+    slots = symbol_block(
+        program, [p.address for p in placed], *_numbers(kernel, inputs, sizes), pool
+    )
     interpret(program, memory, slots, card)
     written = np.zeros(pool, bool)
     for p in placed:
-        if p.tensor.role in (Role.OUTPUT, Role.MUTATED):
+        if p.tensor.role in _WRITTEN:
             written[(p.elements[..., None] + np.arange(p.tensor.dtype.bytes)).ravel()] = True
     assert (memory[:pool][~written] == before[~written]).all(), "wrote outside of its outputs"
-    return {
-        p.tensor.name: p.decode(memory)
-        for p in placed
-        if p.tensor.role in (Role.OUTPUT, Role.MUTATED)
-    }
+    return {p.tensor.name: p.decode(memory) for p in placed if p.tensor.role in _WRITTEN}
+
+
+def run_program(
+    program: Program,
+    kernel: Kernel,
+    inputs: Mapping[str, Any],
+    sizes: Mapping[str, int] = MappingProxyType({}),
+    card: CardSpec = SPYRE_CARD_V1,
+    isa: str | None = None,
+) -> tuple[dict[str, Array], Report]:
+    """The outputs and mutated inputs of a program, by the software card, and what it cost."""
+    with SoftwareCard(memory=1 << 28, threads=1, isa=isa, spec=card) as machine:
+        _, count = arranged(kernel, sizes)
+        start = machine.allocate(count)
+        placed, _ = arranged(kernel, sizes, start)
+        memory = np.full(count, 0xFF, np.uint8)
+        for p in placed:
+            if p.tensor.name in inputs:
+                p.shifted(-start).encode(memory, np.asarray(inputs[p.tensor.name]))
+        machine.write(start, memory.tobytes())
+        loaded = machine.load_program(program)
+        pool = machine.allocate(loaded.pool_bytes)
+        machine.write(pool, b"\xff" * loaded.pool_bytes)
+        block = machine.fill(
+            loaded, [p.address for p in placed], *_numbers(kernel, inputs, sizes), pool
+        )
+        try:
+            machine.run(loaded, machine.store(block))
+            report = machine.time(loaded, block)
+        finally:
+            machine.unload(loaded)
+        after = np.frombuffer(machine.read(start, count), np.uint8).copy()
+    outputs = [p.shifted(-start) for p in placed if p.tensor.role in _WRITTEN]
+    written = np.zeros(count, bool)
+    for p in outputs:
+        written[(p.elements[..., None] + np.arange(p.tensor.dtype.bytes)).ravel()] = True
+    assert (after[~written] == memory[~written]).all(), "wrote outside of its outputs"
+    return {p.tensor.name: p.decode(after) for p in outputs}, report
 
 
 def _numbers(
     kernel: Kernel, inputs: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> tuple[list[int], list[float]]:
-    scalars = [
-        float(inputs[n]) for n in kernel.arguments if kernel.tensors[n].role is Role.SCALAR
-    ]
+    scalars = [float(inputs[n]) for n in kernel.arguments if kernel.tensors[n].role is Role.SCALAR]
     return [sizes[s] for s in kernel.symbols], scalars
 
 
@@ -124,6 +178,22 @@ def interpret_kernel(
     """Places, emits and interprets a kernel whose steps and divisions are planned."""
     planned = kernel if kernel.residency else place(kernel, card)
     return interpret_program(emit(planned, card), planned, inputs, sizes, card)
+
+
+def run_kernel(
+    kernel: Kernel,
+    inputs: Mapping[str, Any],
+    sizes: Mapping[str, int] = MappingProxyType({}),
+    card: CardSpec = SPYRE_CARD_V1,
+    isa: str | None = None,
+) -> dict[str, Array]:
+    """Compiles what is not planned yet, and runs the kernel on the software card.
+
+    A kernel with steps is taken as planned up to there.
+    """
+    planned = kernel if kernel.steps else plan_kernel(kernel, card)
+    planned = planned if planned.residency else place(planned, card)
+    return run_program(emit(planned, card), planned, inputs, sizes, card, isa)[0]
 
 
 def random_inputs(
@@ -144,6 +214,20 @@ def random_inputs(
         else:
             found[name] = cast(np.asarray(rng.integers(-5, 6, shape)), tensor.dtype)
     return found
+
+
+def as_stored(
+    kernel: Kernel, inputs: Mapping[str, Any], sizes: Mapping[str, int]
+) -> dict[str, Any]:
+    """The inputs as memory holds them: elements of an expanded tensor are one."""
+    placed, end = arranged(kernel, sizes)
+    memory = np.zeros(end, np.uint8)
+    stored = dict(inputs)
+    for p in placed:
+        if p.tensor.name in inputs:
+            p.encode(memory, np.asarray(inputs[p.tensor.name]))
+            stored[p.tensor.name] = p.decode(memory)
+    return stored
 
 
 def assert_matches(
@@ -172,7 +256,21 @@ def check_interpreted(
     **given: Any,
 ) -> dict[str, Array]:
     """The interpreter on a planned kernel against the reference, on random inputs and `given`."""
-    inputs = {**random_inputs(kernel, sizes), **given}
+    inputs = as_stored(kernel, {**random_inputs(kernel, sizes), **given}, sizes)
     got = interpret_kernel(kernel, inputs, sizes, card)
+    assert_matches(got, evaluate(kernel, inputs, sizes), kernel)
+    return got
+
+
+def check_on_card(
+    kernel: Kernel,
+    sizes: Mapping[str, int] = MappingProxyType({}),
+    card: CardSpec = SPYRE_CARD_V1,
+    isa: str | None = None,
+    **given: Any,
+) -> dict[str, Array]:
+    """The software card on a kernel, planned or not, against the reference."""
+    inputs = as_stored(kernel, {**random_inputs(kernel, sizes), **given}, sizes)
+    got = run_kernel(kernel, inputs, sizes, card, isa)
     assert_matches(got, evaluate(kernel, inputs, sizes), kernel)
     return got

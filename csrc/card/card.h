@@ -21,6 +21,7 @@ enum {
   SPYRE_STOPPED = 3,          // the program did something the card does not allow
   SPYRE_INDEX = 4,            // an index of the user's is out of range
   SPYRE_BAD_ARGUMENT = 5,     // of this API
+  SPYRE_BROKEN = 6,           // a rule that the card's own code must keep does not hold
 };
 
 typedef struct spyre_card spyre_card;

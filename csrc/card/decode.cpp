@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <initializer_list>
 
-#include "op_table.h"
+#include "program_rules.h"
 
 namespace spyre {
 namespace {
@@ -15,14 +14,6 @@ constexpr int64_t kVersion = 1;
 constexpr size_t kHeaderWords = 5;
 constexpr int64_t kMaxAxes = 64;
 constexpr int64_t kMaxPoints = int64_t{1} << 40;  // of a tile or a granule
-
-[[noreturn]] void refuse(const std::string& why) {
-  throw Failure(SPYRE_INVALID_PROGRAM, "the program is malformed: " + why);
-}
-
-void require(bool holds, const char* why) {
-  if (!holds) refuse(why);
-}
 
 int64_t word_at(const uint8_t* bytes) {
   uint64_t word = 0;
@@ -43,17 +34,6 @@ uint32_t crc32(const uint8_t* bytes, size_t count) {
   uint32_t crc = ~0u;
   for (size_t i = 0; i < count; ++i) crc = table[(crc ^ bytes[i]) & 0xFF] ^ (crc >> 8);
   return ~crc;
-}
-
-bool contains(const std::vector<int>& axes, int axis) {
-  return std::find(axes.begin(), axes.end(), axis) != axes.end();
-}
-
-const Term* term_of(const Place& place, int axis) {
-  for (const Term& term : place.terms) {
-    if (term.axis == axis) return &term;
-  }
-  return nullptr;
 }
 
 class Decoder {
@@ -228,26 +208,8 @@ class Decoder {
     return p;
   }
 
-  // Axes of an instruction: each once.
-  std::vector<int> axis_list(uint64_t* seen) {
-    return items<int>([&] {
-      const int axis = axis_number();
-      require(!(*seen >> axis & 1), "an instruction walks an axis twice");
-      *seen |= uint64_t{1} << axis;
-      return axis;
-    });
-  }
-
-  static void check_terms(const std::vector<Term>& terms, uint64_t walked, const char* why) {
-    for (const Term& term : terms) require(walked >> term.axis & 1, why);
-  }
-
-  static uint64_t set_of(std::initializer_list<const std::vector<int>*> lists) {
-    uint64_t set = 0;
-    for (const auto* list : lists) {
-      for (int axis : *list) set |= uint64_t{1} << axis;
-    }
-    return set;
+  std::vector<int> axis_list() {
+    return items<int>([&] { return axis_number(); });
   }
 
   int origin() {
@@ -259,102 +221,62 @@ class Decoder {
 
   Copy copy() {
     Copy c;
-    uint64_t walked = 0;
-    c.axes = axis_list(&walked);
+    c.axes = axis_list();
     c.source = place();
     c.target = place();
-    c.indirect = items<Indirect>([&] { return indirect(walked); });
+    c.indirect = items<Indirect>([&] {
+      Indirect i;
+      i.place = place();
+      i.coefficient = value();
+      i.size = value();
+      i.wrap = flag();
+      i.clamp = flag();
+      return i;
+    });
     c.bounds = items<Bound>([&] {
       Bound b;
       b.terms = terms();
       b.offset = value();
       b.size = value();
-      check_terms(b.terms, walked, "a bound uses an axis that its copy does not walk");
-      for (const Term& term : b.terms) {
-        require(term.origin == Origin::Absolute, "a bound counts from its axis' zero");
-      }
       return b;
     });
     c.add = flag();
     c.origin = origin();
-    require(c.source.space != c.target.space, "a copy moves between device memory and LX");
-    require(c.source.dtype == c.target.dtype, "a copy changes no dtype");
-    require(!c.add || !c.is_load(), "only a store adds");
-    check_terms(c.source.terms, walked, "a copy's source uses an axis that it does not walk");
-    check_terms(c.target.terms, walked, "a copy's target uses an axis that it does not walk");
+    check_rules(c);
     return c;
-  }
-
-  Indirect indirect(uint64_t walked) {
-    Indirect i;
-    i.place = place();
-    i.coefficient = value();
-    i.size = value();
-    i.wrap = flag();
-    i.clamp = flag();
-    const bool integer = !is_float(i.place.dtype) && i.place.dtype != DType::B1;
-    require(i.place.space == Space::Lx && integer, "an index is an integer in LX");
-    check_terms(i.place.terms, walked, "an index uses an axis that its copy does not walk");
-    return i;
   }
 
   Pt pt() {
     Pt p;
-    uint64_t walked = 0;
-    for (auto* list : {&p.batch, &p.m, &p.n, &p.k}) *list = axis_list(&walked);
-    for (Place* operand : {&p.a, &p.b, &p.c}) {
-      *operand = place();
-      require(operand->space == Space::Lx && is_float(operand->dtype),
-              "an operand of a matmul is a float in LX");
-    }
+    for (auto* list : {&p.batch, &p.m, &p.n, &p.k}) *list = axis_list();
+    for (Place* operand : {&p.a, &p.b, &p.c}) *operand = place();
     p.origin = origin();
-    require(p.a.dtype == p.b.dtype, "both operands of a matmul have one dtype");
-    check_terms(p.a.terms, set_of({&p.batch, &p.m, &p.k}), "a matmul's a uses another axis");
-    check_terms(p.b.terms, set_of({&p.batch, &p.n, &p.k}), "a matmul's b uses another axis");
-    check_terms(p.c.terms, set_of({&p.batch, &p.m, &p.n}), "a matmul's c uses another axis");
-    if (!p.k.empty()) check_stick(p.a, p.k.back());
-    if (!p.n.empty()) {
-      check_stick(p.b, p.n.back());
-      check_stick(p.c, p.n.back());
-    }
-    for (int axis : p.k) {
-      require(!contains(path_, axis) || p.c.dtype == DType::F32,
-              "a matmul that is continued over trips keeps c in f32");
-    }
+    check_rules(p, path_);
     return p;
-  }
-
-  static void check_stick(const Place& operand, int axis) {
-    const Term* term = term_of(operand, axis);
-    require(term && (term->coefficient.slot || term->coefficient.number == bytes_of(operand.dtype)),
-            "the stick dim of a matmul operand does not have a stride of one element");
   }
 
   Vec vec() {
     Vec v;
-    uint64_t walked = 0;
-    v.axes = axis_list(&walked);
-    v.inputs = items<Place>([&] {
-      Place input = place();
-      require(input.space == Space::Lx, "SFU reads LX");
-      check_terms(input.terms, walked, "a vector input uses an axis that is not walked");
-      return input;
-    });
+    v.axes = axis_list();
+    v.inputs = items<Place>([&] { return place(); });
     v.indices = items<VecIndex>([&] {
       VecIndex index;
       index.terms = terms();
       index.offset = value();
-      check_terms(index.terms, walked, "a vector index uses an axis that is not walked");
-      for (const Term& term : index.terms) {
-        require(term.origin == Origin::Absolute, "an index counts from its axis' zero");
-      }
       return index;
     });
     v.ops = items<VecOp>([&] { return vec_op(); });
-    for (size_t i = 0; i < v.ops.size(); ++i) check_op(v, static_cast<int>(i));
-    v.outputs = items<VecOut>([&] { return vec_out(v, walked); });
-    require(!v.outputs.empty(), "a vector instruction stores nothing");
+    v.outputs = items<VecOut>([&] {
+      VecOut out;
+      const auto last = static_cast<int64_t>(v.ops.size()) - 1;
+      out.value = static_cast<int>(between(0, last, "stored value"));
+      out.place = place();
+      out.reduce = static_cast<Reduce>(between(0, 5, "reduction"));
+      out.scan = flag();
+      return out;
+    });
     v.origin = origin();
+    check_rules(v, path_, p_.slots.size());
     return v;
   }
 
@@ -370,98 +292,6 @@ class Decoder {
       std::memcpy(&op.number, &op.integer, sizeof op.number);
     }
     return op;
-  }
-
-  void check_op(const Vec& v, int position) const {
-    const VecOp& op = v.ops[position];
-    if (op.code < kFirstOp) {
-      check_operand_form(v, op);
-      return;
-    }
-    const OpRow* row = op_row(op.code);
-    require(row, "an op code is not in the table");
-    require(static_cast<int>(op.args.size()) == row->arity, "an op has another arity");
-    for (int arg : op.args) require(arg < position, "an op uses a value not yet known");
-    const int own = class_of(v.ops[op.args.back()].dtype);
-    require(row->takes(own), "an op does not take values of this class");
-    for (size_t i = 0; i < op.args.size(); ++i) {
-      const bool condition = row->first_is_bool && i == 0;
-      require(class_of(v.ops[op.args[i]].dtype) == (condition ? 3 : own),
-              "operands of an op differ in class");
-    }
-    if (row->is_cast) return;
-    require(op.dtype == (row->gives_bool ? DType::B1 : class_dtype(own)),
-            "an op's result has another class");
-  }
-
-  static DType class_dtype(int value_class) {
-    constexpr DType of[] = {DType::F32, DType::I64, DType::I32, DType::B1};
-    return of[value_class];
-  }
-
-  void check_operand_form(const Vec& v, const VecOp& op) const {
-    require(op.code <= kIndex, "an op code is not in the table");
-    require(op.dtype == class_dtype(class_of(op.dtype)), "an operand's dtype is not a class");
-    if (op.code == kConst) {
-      require(op.args.empty(), "a constant has operands");
-      return;
-    }
-    require(op.args.size() == 1, "an operand form has one number");
-    const size_t number = static_cast<size_t>(op.args[0]);
-    switch (op.code) {
-      case kLoad:
-        require(number < v.inputs.size(), "a vector load names an input that does not exist");
-        require(class_of(v.inputs[number].dtype) == class_of(op.dtype),
-                "a vector load has another class than its input");
-        break;
-      case kSlot:
-        require(number < p_.slots.size(), "a vector scalar names a slot that does not exist");
-        break;
-      default:
-        require(number < v.indices.size(), "a vector index does not exist");
-        require(op.dtype == DType::I64 || op.dtype == DType::I32, "an index is an integer");
-    }
-  }
-
-  VecOut vec_out(const Vec& v, uint64_t walked) {
-    VecOut out;
-    out.value =
-        static_cast<int>(between(0, static_cast<int64_t>(v.ops.size()) - 1, "stored value"));
-    out.place = place();
-    out.reduce = static_cast<Reduce>(between(0, 5, "reduction"));
-    out.scan = flag();
-    const DType to = out.place.dtype;
-    const int from = class_of(v.ops[out.value].dtype);
-    require(out.place.space == Space::Lx, "SFU writes LX");
-    require((from == 0) == is_float(to), "a store converts between floats and integers");
-    require(to != DType::B1 || from == 3, "a store makes a number a bool");
-    check_terms(out.place.terms, walked, "a vector output uses an axis that is not walked");
-    if (out.reduce == Reduce::None) {
-      require(!out.scan, "a scan without its op");
-      return out;
-    }
-    require(from == class_of(to), "a reduction is stored in another class");
-    require(reduces(out.reduce, from), "a reduction does not take values of this class");
-    if (out.scan) {
-      require(!v.axes.empty() && has_term(out.place, v.axes.back()),
-              "a scan has no axis to run along");
-      require(!contains(path_, v.axes.back()), "a scan runs over the trips of a loop");
-    } else {
-      require(holds_accumulator(to), "a reduction is stored in a narrow dtype");
-    }
-    return out;
-  }
-
-  static bool reduces(Reduce reduce, int value_class) {
-    switch (reduce) {
-      case Reduce::Sum:
-      case Reduce::Prod:
-        return value_class != 3;
-      case Reduce::Any:
-        return value_class == 3;
-      default:
-        return true;
-    }
   }
 
   // --- structure ---
@@ -530,7 +360,8 @@ class Decoder {
   TileLoop loop() {
     TileLoop loop;
     loop.axis = axis_number();
-    require(!contains(path_, loop.axis), "an axis is walked by a loop inside its loop");
+    require(std::find(path_.begin(), path_.end(), loop.axis) == path_.end(),
+            "an axis is walked by a loop inside its loop");
     loop.tile = between(1, kMaxPoints, "tile");
     path_.push_back(loop.axis);  // at most kMaxAxes deep: each axis once
     loop.body = nodes();

@@ -13,7 +13,7 @@
 namespace spyre {
 
 const Kernels& portable_kernels();
-const Kernels* avx2_kernels();    // null where the compiler could not build them
+const Kernels* avx2_kernels();  // null where the compiler could not build them
 const Kernels* avx512_kernels();
 
 namespace {

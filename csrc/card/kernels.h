@@ -15,8 +15,8 @@ namespace spyre {
 enum class DType : uint8_t { F16, BF16, F32, I64, I32, I16, I8, U8, B1 };
 
 constexpr int kStickBytes = 128;
-constexpr int kLanes = 64;        // lanes of one stick of f16
-constexpr int kMaxLanes = 1024;   // longest register of the vector interpreter: 16 sticks
+constexpr int kLanes = 64;       // lanes of one stick of f16
+constexpr int kMaxLanes = 1024;  // longest register of the vector interpreter: 16 sticks
 
 // A register of the vector interpreter: kMaxLanes values of its class. Floats are f32, i64, i32
 // and bool are int64 (i32 sign-extended after every op, bool 0 or 1).
@@ -28,8 +28,8 @@ union alignas(64) Register {
 // One op over `lanes` lanes (1..kMaxLanes, any value). Unused operands are null. An operand may be
 // the destination. Functions for i32 and i64 differ only in the wrap. Lanes up to the next multiple
 // of 16 are computed too and hold rubbish. Nothing traps: an integer divided by zero gives 0 (so
-// does its remainder), the smallest integer divided by -1 wraps, a shift by a count outside the type
-// gives 0 (shr: the sign), an integer to a negative power is truncated (as torch does).
+// does its remainder), the smallest integer divided by -1 wraps, a shift by a count outside the
+// type gives 0 (shr: the sign), an integer to a negative power is truncated (as torch does).
 using VecFn = void (*)(Register* d, const Register* a, const Register* b, const Register* c,
                        int lanes);
 

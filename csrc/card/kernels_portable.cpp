@@ -7,34 +7,31 @@ namespace {
 constexpr int kWidth = 4;
 constexpr const char* kIsa = "portable";
 constexpr int kMatmulRegisters = 8;  // accumulators of a matmul block
+constexpr bool kCheapFma = false;    // see multiply_add
 #include "vector.inc"
 
 // a * b + c with one rounding. The product of two floats is exact in double; the sum is rounded
-// to odd (the error of the addition decides), which makes the second rounding the only one.
+// to odd (the error of the addition decides), which makes the second rounding the only one. Masks
+// instead of 64-bit comparisons, which SSE2 lacks.
 SPYRE_INLINE FH fused(FH a, FH b, FH c) {
   D product = wide(a) * wide(b), addend = wide(c);
   D sum = product + addend;
   D back = sum - product;
   D error = (product - (sum - back)) + (addend - back);
-  UL raw = bits(sum);
-  L inexact = (error < 0.0) | (error > 0.0);
-  L even = reinterpret_cast<L>((raw & 1u) == 0u);
-  L away = (error > 0.0) == (sum > 0.0);
-  UL odd = raw + reinterpret_cast<UL>(away ? L{} + 1 : L{} - 1);
-  return narrow(from_bits((inexact & even) ? odd : raw));
+  UL raw = bits(sum), one = UL{} + 1u;
+  L up = error > 0.0, inexact = up | (error < 0.0);
+  L opposite = up ^ (sum > 0.0);  // of the signs: the exact sum is nearer to zero
+  UL is_even = (raw & one) - one;
+  UL step = one + 2u * reinterpret_cast<UL>(opposite);  // 1 or -1
+  return narrow(from_bits(raw + (step & is_even & reinterpret_cast<UL>(inexact))));
 }
+SPYRE_INLINE FH low_half(F x) { return __builtin_shufflevector(x, x, 0, 1); }
+SPYRE_INLINE FH high_half(F x) { return __builtin_shufflevector(x, x, 2, 3); }
 SPYRE_INLINE F fma(F a, F b, F c) {
-  FH part[2], *out = part;
-  float x[kWidth], y[kWidth], z[kWidth];
-  store(x, a), store(y, b), store(z, c);
-  for (int half = 0; half < kWidth; half += kWide) {
-    *out++ = fused(load<FH>(x + half), load<FH>(y + half), load<FH>(z + half));
-  }
-  return load<F>(part);
+  FH low = fused(low_half(a), low_half(b), low_half(c));
+  FH high = fused(high_half(a), high_half(b), high_half(c));
+  return __builtin_shufflevector(low, high, 0, 1, 2, 3);
 }
-
-// The product of two values of `T` is exact in f32 where T is f16: a plain sum then rounds once.
-constexpr bool kCheapFma = false;
 
 SPYRE_INLINE F root(F x) {
   for (int lane = 0; lane < kWidth; ++lane) x[lane] = __builtin_sqrtf(x[lane]);
@@ -65,12 +62,9 @@ SPYRE_INLINE F toward_zero(F x) { return with_sign(below(magnitude(x)), x); }
 
 SPYRE_INLINE F widen_f16(H x) {
   U half = __builtin_convertvector(x, U), rest = half & 0x7fffu, sign = (half & 0x8000u) << 16;
-  F small = __builtin_convertvector(reinterpret_cast<I>(rest), F) * 0x1p-24f;
-  U normal = (rest << 13) + (112u << 23);
-  U special = normal + (112u << 23);
-  special = (rest > 0x7c00u) ? special | 0x400000u : special;
-  U value = (rest < 0x400u) ? bits(small) : (rest < 0x7c00u) ? normal : special;
-  return from_bits(value | sign);
+  F value = from_bits(rest << 13) * 0x1p112f;  // exact, subnormals included
+  I special = reinterpret_cast<I>(rest) > 0x7bff;
+  return from_bits(bits(value) | (reinterpret_cast<U>(special) & 0x7f800000u) | sign);
 }
 SPYRE_INLINE H narrow_f16(F x) {
   U sign = bits(x) & kSign, rest = bits(x) ^ sign;

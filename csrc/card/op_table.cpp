@@ -1,5 +1,6 @@
 #include "op_table.h"
 
+#include <array>
 #include <cstring>
 #include <string_view>
 
@@ -26,10 +27,12 @@ bool OpRow::takes(int value_class) const {
 }
 
 const OpRow* op_row(int code) {
-  for (const OpRow& found : kRows) {
-    if (found.code == code) return &found;
-  }
-  return nullptr;
+  static const std::array<const OpRow*, 128> by_code = [] {
+    std::array<const OpRow*, 128> table{};
+    for (const OpRow& found : kRows) table[found.code] = &found;
+    return table;
+  }();
+  return code >= 0 && code < 128 ? by_code[code] : nullptr;
 }
 
 }  // namespace spyre

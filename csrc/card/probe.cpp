@@ -65,9 +65,9 @@ int spyre_probe_combine(const char* isa, int op, int value_class, void* d, const
   return k ? run(k->combine[op][value_class], d, a, b, nullptr, lanes) : -1;
 }
 
-int spyre_probe_pt(const char* isa, int rows, int columns, int k, const float* a,
-                   int64_t a_stride, const void* panel, int64_t b_stride, int b_type, void* c,
-                   int64_t c_stride, int c_type, int accumulate) {
+int spyre_probe_pt(const char* isa, int rows, int columns, int k, const float* a, int64_t a_stride,
+                   const void* panel, int64_t b_stride, int b_type, void* c, int64_t c_stride,
+                   int c_type, int accumulate) {
   const Kernels* found = spyre::kernels_named(isa);
   if (!found) return -1;
   found->pt({rows, columns, k, a, a_stride, panel, b_stride, static_cast<DType>(b_type), c,

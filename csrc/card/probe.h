@@ -1,6 +1,6 @@
 // Test entries into the kernels: each runs one kernel of one instruction set on the caller's
 // memory. They return 0, or -1 where the set or the kernel does not exist. `lanes` <= 1024;
-// registers are 8 KiB (kernels.h). Not part of the API that the runtime uses.
+// registers are 8 KiB, 64-byte aligned (kernels.h). Not part of the API that the runtime uses.
 #pragma once
 
 #include "card.h"
@@ -11,17 +11,17 @@ extern "C" {
 
 SPYRE_API int spyre_probe_vec(const char* isa, int code, int value_class, void* d, const void* a,
                               const void* b, const void* c, int lanes);
-SPYRE_API int spyre_probe_cast(const char* isa, int dtype, int value_class, void* d,
-                               const void* a, int lanes);
+SPYRE_API int spyre_probe_cast(const char* isa, int dtype, int value_class, void* d, const void* a,
+                               int lanes);
 SPYRE_API int spyre_probe_load(const char* isa, int dtype, void* d, const void* from,
                                int64_t stride, int lanes);
-SPYRE_API int spyre_probe_store(const char* isa, int dtype, const void* a, void* to,
-                                int64_t stride, int lanes);
+SPYRE_API int spyre_probe_store(const char* isa, int dtype, const void* a, void* to, int64_t stride,
+                                int lanes);
 // A whole reduction: neutral partials, `lanes` values of `a`, the fold; the result is in lane 0.
 SPYRE_API int spyre_probe_reduce(const char* isa, int op, int value_class, void* d, const void* a,
                                  int lanes);
-SPYRE_API int spyre_probe_combine(const char* isa, int op, int value_class, void* d,
-                                  const void* a, const void* b, int lanes);
+SPYRE_API int spyre_probe_combine(const char* isa, int op, int value_class, void* d, const void* a,
+                                  const void* b, int lanes);
 SPYRE_API int spyre_probe_pt(const char* isa, int rows, int columns, int k, const float* a,
                              int64_t a_stride, const void* panel, int64_t b_stride, int b_type,
                              void* c, int64_t c_stride, int c_type, int accumulate);

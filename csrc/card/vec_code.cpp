@@ -111,7 +111,8 @@ class Compiler {
         for (size_t i = 0; i < op.args.size(); ++i) step.args[i] = registers_[op.args[i]];
     }
     release_last_used_at(v, 0);  // an operand may be the destination
-    step.to = registers_[v] = take_register();
+    // A constant is computed once, before the values whose registers are free by now.
+    step.to = registers_[v] = stays(op) ? next_++ : take_register();
     (stays(op) ? code_.once : code_.each).push_back(step);
   }
 

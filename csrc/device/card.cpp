@@ -51,8 +51,8 @@ std::unique_ptr<Card> open(int index) {
 }  // namespace
 
 void configure(Settings settings) {
-  TORCH_CHECK(settings.devices >= 0 && settings.devices <= kMaxDevices, "spyre: ",
-              settings.devices, " devices; at most ", kMaxDevices, " are supported");
+  TORCH_CHECK(settings.devices >= 0 && settings.devices <= kMaxDevices, "spyre: ", settings.devices,
+              " devices; at most ", kMaxDevices, " are supported");
   process().settings = std::move(settings);
   static const int registered = pthread_atfork(nullptr, nullptr, note_fork);
   (void)registered;

@@ -15,8 +15,8 @@ constexpr int kMaxDevices = 64;
 // What Python decides before the first use (openspyre/settings.py).
 struct Settings {
   int devices = 0;
-  uint64_t memory = 0;  // bytes per card
-  int threads = 0;      // host threads of a card; 0: as many as torch's
+  uint64_t memory = 0;             // bytes per card
+  int threads = 0;                 // host threads of a card; 0: as many as torch's
   std::vector<std::string> names;  // the numbers of the CardSpec
   std::vector<double> values;
 };
@@ -48,8 +48,8 @@ void touch(const void* address, uint64_t bytes);
 // True in a child process forked after a card was opened: its worker threads are gone.
 bool in_bad_fork() noexcept;
 
-int current_device() noexcept;                // of this thread
-int exchange_device(int index);               // throws on a bad index
+int current_device() noexcept;   // of this thread
+int exchange_device(int index);  // throws on a bad index
 void set_device_unchecked(int index) noexcept;
 
 }  // namespace openspyre

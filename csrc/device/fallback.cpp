@@ -116,9 +116,13 @@ void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 void run_with_generator(const c10::OperatorHandle& op, torch::jit::Stack* stack, size_t position) {
   auto& argument = (*stack)[stack->size() - op.schema().arguments().size() + position];
   const auto device = result_device(op.schema(), *stack);
-  const auto chosen = argument.isNone() ? default_generator(device ? device->index() : -1)
-                                        : argument.toGenerator();
+  const auto chosen =
+      argument.isNone() ? default_generator(device ? device->index() : -1) : argument.toGenerator();
   if (chosen.device().type() != c10::kPrivateUse1) return run_on_cpu(op, stack);
+  TORCH_CHECK(device && device->type() == c10::kPrivateUse1,
+              "Expected a generator of the tensor's "
+              "device, but found one of ",
+              chosen.device());
   const auto stand_in = at::detail::createCPUGenerator();
   argument = stand_in;
   const BorrowedGenerator borrowed(chosen, stand_in);

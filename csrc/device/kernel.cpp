@@ -1,3 +1,4 @@
+#define PY_SSIZE_T_CLEAN  // lengths of "#" formats are Py_ssize_t
 #include "kernel.h"
 
 #include <ATen/ops/item.h>
@@ -33,8 +34,7 @@ struct State {
 };
 
 struct KernelObject {
-  PyObject_HEAD
-  vectorcallfunc call;
+  PyObject_HEAD vectorcallfunc call;
   PyObject* weak_references;
   State* state;  // owned; null until __init__
 };
@@ -66,9 +66,9 @@ bool bind_tensor(const State& kernel, size_t i, PyObject* value, Binding& bindin
                              ", the kernel was compiled for " +
                              c10::toString(kernel.arguments[i].dtype));
   if (device >= 0 && device != tensor.device().index())
-    return fail_argument(kernel, i,
-                         "is on " + tensor.device().str() + ", others on spyre:" +
-                             std::to_string(device));
+    return fail_argument(
+        kernel, i,
+        "is on " + tensor.device().str() + ", others on spyre:" + std::to_string(device));
   device = tensor.device().index();
   binding.addresses.push_back(reinterpret_cast<uint64_t>(tensor.const_data_ptr()));
   return true;
@@ -91,8 +91,8 @@ bool bind_scalar(const State& kernel, size_t i, PyObject* value, Binding& bindin
 bool bind(const State& kernel, PyObject* const* args, size_t count, Binding& binding, int& device) {
   const size_t expected = kernel.arguments.size() + kernel.size_count;
   if (count != expected) {
-    PyErr_Format(PyExc_TypeError, "%s: takes %zu arguments, got %zu", kernel.name.c_str(),
-                 expected, count);
+    PyErr_Format(PyExc_TypeError, "%s: takes %zu arguments, got %zu", kernel.name.c_str(), expected,
+                 count);
     return false;
   }
   for (size_t i = 0; i < kernel.arguments.size(); ++i) {

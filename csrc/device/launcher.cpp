@@ -49,9 +49,9 @@ Resident::Resident(int device, const std::string& bytes)
   std::memcpy(memory_.get(), bytes.data(), bytes.size());
   touch(memory_.get(), bytes.size());
   spyre_error error{};
-  const int code = spyre_program_create(card(device).handle,
-                                        reinterpret_cast<uint64_t>(memory_.get()), bytes.size(),
-                                        &program_, &error);
+  const int code =
+      spyre_program_create(card(device).handle, reinterpret_cast<uint64_t>(memory_.get()),
+                           bytes.size(), &program_, &error);
   TORCH_CHECK(code == SPYRE_OK, "spyre: the card rejects a program: ", error.text);
 }
 
@@ -63,10 +63,10 @@ const std::vector<int64_t>& Resident::fill(const Binding& binding, uint64_t pool
   thread_local std::vector<int64_t> block;
   block.resize(spyre_program_slot_count(program_));
   spyre_error error{};
-  const int code = spyre_program_fill(
-      program_, binding.addresses.data(), binding.addresses.size(), binding.sizes.data(),
-      binding.sizes.size(), binding.scalars.data(), binding.scalars.size(), pool, block.data(),
-      &error);
+  const int code =
+      spyre_program_fill(program_, binding.addresses.data(), binding.addresses.size(),
+                         binding.sizes.data(), binding.sizes.size(), binding.scalars.data(),
+                         binding.scalars.size(), pool, block.data(), &error);
   TORCH_CHECK(code == SPYRE_OK, "spyre: the card rejects a launch: ", error.text);
   return block;
 }

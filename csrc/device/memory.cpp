@@ -18,8 +18,8 @@ using c10::CachingAllocator::StatArray;
 using c10::CachingAllocator::StatType;
 
 constexpr size_t kMiB = size_t{1} << 20;
-constexpr size_t kGranule = 512;           // four sticks: no two blocks share one
-constexpr size_t kSmall = kMiB;            // requests up to this share small segments
+constexpr size_t kGranule = 512;  // four sticks: no two blocks share one
+constexpr size_t kSmall = kMiB;   // requests up to this share small segments
 constexpr size_t kSmallSegment = 2 * kMiB;
 constexpr size_t kLargeSegment = 20 * kMiB;
 constexpr size_t kOwnSegment = 10 * kMiB;  // requests from here on get a segment of their own
@@ -146,9 +146,9 @@ Arena::Blocks::iterator Arena::find(size_t bytes, bool small) {
 }
 
 Arena::Blocks::iterator Arena::add_segment(size_t bytes, bool small) {
-  const size_t wanted = small                  ? kSmallSegment
+  const size_t wanted = small                 ? kSmallSegment
                         : bytes < kOwnSegment ? kLargeSegment
-                                               : rounded(bytes, kSmallSegment);
+                                              : rounded(bytes, kSmallSegment);
   size_t size = wanted;
   uint64_t address = take_range(size);
   if (!address) {
@@ -312,7 +312,9 @@ class SpyreAllocator final : public c10::DeviceAllocator {
   // Work is in order and finished when a call returns: no other stream can still use a block.
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
   DeviceStats getDeviceStats(c10::DeviceIndex device) override { return arena(device).stats(); }
-  void resetAccumulatedStats(c10::DeviceIndex device) override { arena(device).reset_accumulated(); }
+  void resetAccumulatedStats(c10::DeviceIndex device) override {
+    arena(device).reset_accumulated();
+  }
   void resetPeakStats(c10::DeviceIndex device) override { arena(device).reset_peak(); }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
     return arena(device).free_and_total();

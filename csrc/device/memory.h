@@ -61,10 +61,10 @@ class Arena {
 
   Card& card_;
   std::mutex mutex_;
-  Blocks blocks_;                        // by address, used and free
-  BySize free_[2];                       // large, small
-  std::map<uint64_t, Segment> segments_; // by address
-  std::map<uint64_t, size_t> ranges_;    // of the card, not in any segment
+  Blocks blocks_;                         // by address, used and free
+  BySize free_[2];                        // large, small
+  std::map<uint64_t, Segment> segments_;  // by address
+  std::map<uint64_t, size_t> ranges_;     // of the card, not in any segment
   DeviceStats stats_;
 };
 

@@ -1,8 +1,10 @@
 // The Python module openspyre._C.
 #include <ATen/EmptyTensor.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
+#include <torch/csrc/Stream.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/python_headers.h>
 
@@ -51,6 +53,16 @@ PyObject* py_default_generator(PyObject*, PyObject* arg) {
   const long device = PyLong_AsLong(arg);
   if (device == -1 && PyErr_Occurred()) return nullptr;
   return THPGenerator_initDefaultGenerator(default_generator(static_cast<int>(device)));
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* py_default_stream(PyObject*, PyObject* arg) {
+  HANDLE_TH_ERRORS
+  const long device = PyLong_AsLong(arg);
+  if (device == -1 && PyErr_Occurred()) return nullptr;
+  const c10::impl::VirtualGuardImpl guard(c10::kPrivateUse1);
+  return THPStream_Wrap(guard.getDefaultStream(
+      c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(device))));
   END_HANDLE_TH_ERRORS
 }
 
@@ -127,6 +139,7 @@ PyMethodDef methods[] = {
     {"configure", as_function(py_configure), METH_VARARGS | METH_KEYWORDS,
      "configure(*, devices, memory, threads, card): what the cards are; before their first use."},
     {"default_generator", py_default_generator, METH_O, "The default generator of a device."},
+    {"default_stream", py_default_stream, METH_O, "The stream that a device starts with."},
     {"is_open", py_is_open, METH_O, "Whether a device's card has been used."},
     {"in_bad_fork", py_in_bad_fork, METH_NOARGS, "Whether this process was forked after use."},
     {"fallbacks", py_fallbacks, METH_NOARGS, "Calls that ran on the CPU, by op name."},
@@ -137,9 +150,15 @@ PyMethodDef methods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
-PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "openspyre._C", "The native part of the spyre device.", -1, methods,
-    nullptr, nullptr, nullptr, nullptr};
+PyModuleDef definition = {PyModuleDef_HEAD_INIT,
+                          "openspyre._C",
+                          "The native part of the spyre device.",
+                          -1,
+                          methods,
+                          nullptr,
+                          nullptr,
+                          nullptr,
+                          nullptr};
 
 }  // namespace
 }  // namespace openspyre

@@ -80,9 +80,7 @@ Tensor copy_from_and_resize(const Tensor& source, const Tensor& target) {
   return target;
 }
 
-c10::Scalar local_scalar(const Tensor& self) {
-  return at::_local_scalar_dense(host_view(self));
-}
+c10::Scalar local_scalar(const Tensor& self) { return at::_local_scalar_dense(host_view(self)); }
 
 Tensor& fill(Tensor& self, const c10::Scalar& value) {
   const auto options = at::TensorOptions(c10::kCPU).dtype(self.scalar_type());
@@ -112,6 +110,10 @@ Tensor& set_nothing(Tensor& self) {
   return set_storage(self, std::move(none), 0, {0}, {});
 }
 
+void record_stream(Tensor& self, c10::Stream stream) {
+  allocator()->recordStream(self.storage().data_ptr(), stream);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -122,6 +124,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_local_scalar_dense", TORCH_FN(local_scalar));
   m.impl("fill_.Scalar", TORCH_FN(fill));
   m.impl("zero_", TORCH_FN(zero));
+  m.impl("record_stream", TORCH_FN(record_stream));
   m.impl("resize_", TORCH_FN(resize_tensor));
   m.impl("set_", TORCH_FN(set_nothing));
   m.impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
@@ -135,7 +138,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("view_as_complex", TORCH_FN(at::native::view_as_complex));
 }
 
-// The copy engine honours both bits itself; PyTorch's fallbacks resolve them by a copy, without end.
+// The copy engine honours both bits itself; PyTorch's fallbacks resolve them by a copy, without
+// end.
 TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
   m.impl("_copy_from", torch::CppFunction::makeFallthrough());
   m.impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough());

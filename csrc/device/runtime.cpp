@@ -127,8 +127,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     capability.capability_data.capability_bits = 0;
     for (const auto kind :
          {c10::kIndex_Half, c10::kIndex_BFloat16, c10::kIndex_Float, c10::kIndex_Long,
-          c10::kIndex_Int, c10::kIndex_Short, c10::kIndex_Char, c10::kIndex_Byte,
-          c10::kIndex_Bool})
+          c10::kIndex_Int, c10::kIndex_Short, c10::kIndex_Char, c10::kIndex_Byte, c10::kIndex_Bool})
       capability.capability_data.capability_bits |= 1ULL << kind;
     return capability;
   }

@@ -100,7 +100,18 @@ FRONTEND: tuple[Seam, ...] = (
     ),
 )
 
-# --- device: the eager runtime (filled by openspyre.device) ---------------------------------
-DEVICE: tuple[Seam, ...] = ()
+# --- device: the eager runtime --------------------------------------------------------------
+DEVICE: tuple[Seam, ...] = (
+    Seam(
+        "torch._C:_get_privateuse1_backend_name",
+        "whether another package holds the one out-of-tree device of a process",
+        "when torch says publicly who registered the device",
+    ),
+    Seam(
+        "torch:_register_device_module",
+        "makes torch.spyre, which torch.get_device_module and others look for",
+        "when the entry point of a backend can name its module",
+    ),
+)
 
 SEAMS = FRONTEND + DEVICE

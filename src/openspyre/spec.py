@@ -30,13 +30,20 @@ class CardSpec:
     pt_fill_exponent: float = _fact(0.35, "", "M", "cost model fit (#3572)")
     pt_rows_per_pass: int = _fact(8, "rows", "C", "work-division planner")
     pt_weight_passes: float = _fact(
-        1.06, "passes to change the weights", "I", "with the next, pt_fill within 10 % for 8-512 rows"
+        1.06,
+        "passes to change the weights",
+        "I",
+        "with the next, pt_fill within 10 % for 8-512 rows",
     )
     pt_sustain_rows: int = _fact(256, "rows at which pt_sustain holds", "I", "see pt_weight_passes")
     pt_f32_rate: float = _fact(0.25, "of the fp16 rate", "G", "no fp32 matmul is documented")
-    sfu_lanes: int = _fact(64, "fp16 per corelet and cycle", "G", "dataflow-scheduler sample device")
+    sfu_lanes: int = _fact(
+        64, "fp16 per corelet and cycle", "G", "dataflow-scheduler sample device"
+    )
     sfu_reduce_rate: float = _fact(1.5, "elements/ns/core", "M", "softmax ladder (#3572)")
-    sfu_transcendental_rate: float = _fact(1.76, "elements/ns/core", "M", "silu sweep, public planner")
+    sfu_transcendental_rate: float = _fact(
+        1.76, "elements/ns/core", "M", "silu sweep, public planner"
+    )
     lx_bytes: int = _fact(2 << 20, "B per core", "D", "torch-spyre docs")
     lx_usable: int = _fact(1_625_344, "B per core", "M", "#3266, confirmed on device in #3216")
     lx_granule: int = _fact(128, "B", "D", "torch-spyre docs")
@@ -48,11 +55,15 @@ class CardSpec:
     multicast_exponent: float = _fact(0.75, "", "C", "work-division planner")
     dram_peak: float = _fact(204.8, "B/ns", "C", "work-division planner; bound P only")
     dram_oneway: float = _fact(150.0, "B/ns", "M", "cost model (#3572)")
-    dram_turnaround: float = _fact(0.00574, "ns per byte of min(read, write)", "M", "cost model (#3572)")
+    dram_turnaround: float = _fact(
+        0.00574, "ns per byte of min(read, write)", "M", "cost model (#3572)"
+    )
     dram_partitioned_per_core: float = _fact(4.69, "B/ns/core", "M", "cost model: M=1 weights")
     dram_latency_ns: float = _fact(200, "ns", "G", "nothing public")
     dram_burst: int = _fact(4096, "B", "C", "32 words of 128 B")
-    dram_request_ns: float = _fact(3.75, "ns per request, card-wide, 32 cores", "M", "cost model (#3572)")
+    dram_request_ns: float = _fact(
+        3.75, "ns per request, card-wide, 32 cores", "M", "cost model (#3572)"
+    )
     transpose_rate: float = _fact(40.0, "B/ns/core", "M", "on-chip transpose (#3572)")
     memory_bytes: int = _fact(112 << 30, "B", "D", "torch-spyre docs: about 112 GB usable")
     stick_bytes: int = _fact(128, "B", "D", "interface-specs")

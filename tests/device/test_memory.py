@@ -117,7 +117,7 @@ try:
         kept.append(torch.full((3 << 20,), len(kept), dtype=torch.uint8, device="spyre"))
 except torch.OutOfMemoryError as error:
     assert "Tried to allocate 3.00 MiB" in str(error), error
-assert len(kept) >= 20, len(kept)
+assert len(kept) >= 18, len(kept)
 assert all((t.cpu() == i).all() for i, t in enumerate(kept))
 stats = torch.spyre.memory_stats()
 assert stats["num_ooms"] == 1
@@ -151,9 +151,7 @@ def test_capacity_rule() -> None:
         ({"a": ("100", 400)}, [0]),
     ],
 )
-def test_cgroup_limits(
-    tmp_path: Path, limits: dict[str, tuple[str, int]], left: list[int]
-) -> None:
+def test_cgroup_limits(tmp_path: Path, limits: dict[str, tuple[str, int]], left: list[int]) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     for folder, (limit, usage) in limits.items():
         (tmp_path / folder / "memory.max").write_text(limit + "\n")

@@ -148,6 +148,23 @@ def test_nan_round_trips() -> None:
             assert dtype is F32
 
 
+@pytest.mark.parametrize(
+    ("loose", "strict"),
+    [
+        ("x[i, j] + 2.0 * x[i, j]", "(x[i, j] + (2.0 * x[i, j]))"),
+        ("x[i, j] - 1.0 - 2.0", "((x[i, j] - 1.0) - 2.0)"),
+        ("(x[i, j]) * (exp((x[i, j])))", "(x[i, j] * exp(x[i, j]))"),
+        ("idx[i] - idx[j] >= 0 & 1", "((idx[i] - idx[j]) >= (0 & 1))"),
+        ("k[i] | 1 ^ 2 & 3 << 1", "(k[i] | (1 ^ (2 & (3 << 1))))"),
+    ],
+)
+def test_brackets_may_be_left_out_as_in_python(loose: str, strict: str) -> None:
+    text = print_kernel(small_kernel(Const(0.0, F32), dtype=F32))
+    first, second = (parse_kernel(text.replace("<- 0.0", f"<- {v}")) for v in (loose, strict))
+    assert first == second
+    assert f"<- {strict}\n" in print_kernel(first)
+
+
 def test_shared_values_are_printed_once() -> None:
     body: Scalar = Load("x", (I, J), F32)
     for _ in range(60):  # written out, this would be 2**60 terms
@@ -186,6 +203,7 @@ BAD_BODIES = [
     ("y[i] <- sam: x[i]", "'sam' is no reduction", "one of sum"),
     ("y[i] <- (x[i] + 1.0", "expected ')'", ""),
     ("y[i] <- x[i] 1.0", "'1.0' does not belong there", ""),
+    ("y[i] <- x[i] < 1.0 < 2.0", "comparisons do not chain", "brackets"),
     ("y[i] <- %3", "%3 is not defined", ""),
     ("y[i] <- x[i +]", "cannot read the index expression", ""),
     ("y[i] <- ?", "expected a value", ""),

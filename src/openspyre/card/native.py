@@ -138,10 +138,8 @@ def _check(code: int, error: _Error) -> None:
             raise InvalidProgram(text)
         case 2:
             raise MemoryError(text)
-        case 3:
+        case 3 | 4:  # it stopped, or an index of the user's was out of range
             raise CardError(text)
-        case 4:
-            raise IndexError(text)
         case _:
             raise BrokenInvariant(text)
 
@@ -305,8 +303,8 @@ class SoftwareCard:
         """Run against the symbol block at an address; returns when the card has finished.
 
         Raises:
-            IndexError: an index of the user's is out of range.
-            CardError: the program accessed what it must not.
+            CardError: an index of the user's is out of range, or the program accessed what it
+                must not.
         """
         error = _Error()
         _check(library().spyre_program_run(program.handle, block, byref(error)), error)

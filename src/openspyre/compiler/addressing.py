@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from openspyre.compiler.bounds import highest
 from openspyre.ir.index import Expr
-from openspyre.ir.kernel import Dim, Kernel, Kind, Lookup, Op, Role, Tensor, loads
+from openspyre.ir.kernel import Access, Dim, Kernel, Kind, Load, Lookup, Op, Role, Tensor, loads
 from openspyre.spec import SPYRE_CARD_V1
 
 STICK = SPYRE_CARD_V1.stick_bytes
@@ -63,7 +64,7 @@ def layout_order(kernel: Kernel, tensor: Tensor) -> tuple[int, ...]:
 def tensor_pitches(
     kernel: Kernel, tensor: Tensor, capacities: Sequence[int]
 ) -> tuple[tuple[int, ...], int]:
-    """Bytes between neighbours along every dim of a tensor in its stick layout, and bytes in all."""
+    """Bytes between neighbours along every dim of a tensor in stick layout, and bytes in all."""
     order = layout_order(kernel, tensor)
     ordered, total = pitches([capacities[d] for d in order], tensor.dtype.bytes)
     by_dim = dict(zip(order, ordered, strict=True))
@@ -116,14 +117,19 @@ def unit_dims(kernel: Kernel, tensor: Tensor, index: Sequence[Expr], op: Op) -> 
 
 
 def lane_dim(kernel: Kernel, op: Op) -> str | None:
-    """The dim whose points fill the lanes of SFU: contiguous in most operands."""
+    """The dim whose points fill the lanes of SFU: contiguous for most of the elements moved."""
     if op.kind is Kind.SCAN:
         return op.rdims[0].name
-    dims = [d.name for d in op.dims + op.rdims]
-    score = dict.fromkeys(dims, 0)
-    accesses = [(op.out.tensor, op.out.index, 2)] + [(x.tensor, x.index, 1) for x in loads(op)]
-    for tensor, index, weight in accesses:
-        if kernel.tensors[tensor].role is not Role.SCALAR:
-            for dim in unit_dims(kernel, kernel.tensors[tensor], index, op):
-                score[dim] += weight
+    extents = {d.name: highest(d.extent, kernel.limits) for d in op.dims + op.rdims}
+    score = dict.fromkeys(extents, 0)
+    accesses: tuple[Access | Load, ...] = (op.out, *loads(op))
+    for access in accesses:
+        tensor = kernel.tensors[access.tensor]
+        if tensor.role is Role.SCALAR:
+            continue
+        walked = frozenset[str]().union(*(e.names for e in access.index))
+        elements = prod(extents[d] for d in extents if d in walked)
+        for dim in unit_dims(kernel, tensor, access.index, op):
+            score[dim] += elements
+    dims = list(extents)
     return max(dims, key=lambda d: (score[d], dims.index(d)), default=None)

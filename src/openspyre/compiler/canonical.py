@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 
 from openspyre.compiler.computed import compute_indices
 from openspyre.compiler.contracts import normalize_contracts
@@ -23,7 +24,7 @@ from openspyre.compiler.redundant import (
 from openspyre.compiler.rewrite import settled, substituted
 from openspyre.compiler.splits import split_dims
 from openspyre.ir.index import Expr
-from openspyre.ir.kernel import Dim, Kernel, Kind, Op
+from openspyre.ir.kernel import Const, Dim, DType, Kernel, Kind, Op
 from openspyre.spec import CardSpec
 
 
@@ -73,6 +74,27 @@ def _named(op: Op, taken: frozenset[str]) -> Op:
     )
 
 
+def fill_empty_reductions(kernel: Kernel) -> Kernel:
+    """A reduction over nothing, whatever the sizes, is its neutral element."""
+    return replace(kernel, ops=tuple(_filled(op) for op in kernel.ops))
+
+
+def _filled(op: Op) -> Op:
+    reduces = op.kind in (Kind.REDUCE, Kind.CONTRACT)
+    if not reduces or all(d.extent.constant != 0 for d in op.rdims):
+        return op
+    value = Const(_neutral(op.reduce or "sum", op.body.dtype.compute), op.body.dtype.compute)
+    return replace(op, kind=Kind.MAP, rdims=(), reduce=None, body=value, lookups=())
+
+
+def _neutral(reduce: str, dtype: DType) -> float | int:
+    if reduce in ("max", "min") and dtype.is_float:
+        return -inf if reduce == "max" else inf
+    top = 1 if dtype is DType.BOOL else (1 << (8 * dtype.bytes - 1)) - 1
+    low = 0 if dtype is DType.BOOL else -top - 1
+    return {"max": low, "min": top, "prod": 1}.get(reduce, 0)
+
+
 def settle_kinds(kernel: Kernel) -> Kernel:
     """Drops lookups that folding has made unused."""
     return replace(kernel, ops=tuple(settled(op) for op in kernel.ops))
@@ -80,6 +102,7 @@ def settle_kinds(kernel: Kernel) -> Kernel:
 
 CHANGES: tuple[Callable[[Kernel], Kernel], ...] = (
     drop_unit_dims,
+    fill_empty_reductions,
     read_only_what_is_kept,
     fold_scalars,
     split_pieces,

@@ -14,7 +14,7 @@ from math import prod
 
 from openspyre.compiler.axes import largest_part
 from openspyre.compiler.bounds import highest
-from openspyre.compiler.contracts import operands, roles
+from openspyre.compiler.contraction import contraction
 from openspyre.compiler.segments import step_keys
 from openspyre.compiler.tiles import lx_peak
 from openspyre.ir.kernel import Dim, Division, Kernel, Kind, Loop, Op, Step
@@ -57,8 +57,8 @@ def _fitted(kernel: Kernel, step: Step, division: Division, card: CardSpec) -> S
     step = replace(step, inner=_panels(kernel, step, card))
 
     def attempt(tiles: Mapping[str, int], base: Step) -> Step:
-        loops = tuple(Loop(a.name, tiles[a.name]) for a in step.axes if tiles[a.name] < whole[a.name])
-        return replace(base, loops=loops)
+        cut = (a.name for a in step.axes if tiles[a.name] < whole[a.name])
+        return replace(base, loops=tuple(Loop(a, tiles[a]) for a in cut))
 
     def fits(candidate: Step, *, doubled: bool) -> bool:
         return lx_peak(kernel, candidate, division, card, doubled=doubled) <= card.lx_usable
@@ -74,7 +74,7 @@ def _fitted(kernel: Kernel, step: Step, division: Division, card: CardSpec) -> S
             if axis is None:
                 break
             tiles[axis] = _smaller_tile(tiles[axis], whole[axis], grains[axis])
-    return _with_private_loops(kernel, attempt({a: 1 for a in whole}, step), division, card)
+    return _with_private_loops(kernel, attempt(dict.fromkeys(whole, 1), step), division, card)
 
 
 def _largest_tile(tiles: Mapping[str, int], grains: Mapping[str, int]) -> str | None:
@@ -106,10 +106,10 @@ def _panels(kernel: Kernel, step: Step, card: CardSpec) -> dict[str, tuple[Loop,
 
 
 def _panel_loops(op: Op, kernel: Kernel, step: Step, room: int) -> tuple[Loop, ...]:
-    _, b = operands(op)
+    parts = contraction(kernel, op)
+    b, n, k = parts.b, parts.n, parts.k
     size = {d.name: max(1, highest(d.extent, kernel.limits)) for d in (*op.dims, *op.rdims)}
     bound = step.binding[op.name]
-    _, _, n, k = roles(op)
     element = kernel.tensors[b.tensor].dtype.bytes
     if any(d in bound for d in n) or not n:
         return ()
@@ -129,9 +129,7 @@ def _inner(
     return tuple(Loop(d.name, tile) for d in dims if d.name not in bound)
 
 
-def _with_private_loops(
-    kernel: Kernel, step: Step, division: Division, card: CardSpec
-) -> Step:
+def _with_private_loops(kernel: Kernel, step: Step, division: Division, card: CardSpec) -> Step:
     """Cuts private dims, of all ops alike, until the step fits."""
     ops = [op for op in kernel.ops if op.name in step.ops]
     tile = max(

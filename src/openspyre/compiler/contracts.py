@@ -147,14 +147,11 @@ def _operand(
     dims = tuple(d for d in (*op.dims, *op.rdims) if d.name in names)
     name = fresh.name(f"{op.name}_operand")
     tensors[name] = Tensor(name, dtype, tuple(d.extent for d in dims), Role.LOCAL)
-    made.append(
-        settled(
-            Op(
-                name=name, kind=Kind.MAP, dims=dims, body=value, lookups=op.lookups,
-                out=Access(name, vars_of(dims)), source=op.source,
-            )  # fmt: skip
-        )
-    )
+    operand = Op(
+        name=name, kind=Kind.MAP, dims=dims, body=value, lookups=op.lookups,
+        out=Access(name, vars_of(dims)), source=op.source,
+    )  # fmt: skip
+    made.append(settled(operand))
     return Load(name, vars_of(dims), DType.F32)
 
 
@@ -172,5 +169,3 @@ def _place(op: Op, dim: Dim) -> int:
     """The last position of the result that a dim indexes."""
     hits = [i for i, e in enumerate(op.out.index) if dim.name in e.names]
     return max(hits, default=-1)
-
-

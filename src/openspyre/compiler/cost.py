@@ -15,7 +15,7 @@ from math import ceil, prod
 
 from openspyre.compiler.axes import largest_part
 from openspyre.compiler.bounds import highest
-from openspyre.compiler.contracts import operands, roles
+from openspyre.compiler.contraction import contraction
 from openspyre.compiler.groups import Group
 from openspyre.compiler.rewrite import reads
 from openspyre.ir.index import Expr
@@ -107,9 +107,7 @@ def _largest(extent: int, granule: int, parts: int) -> int:
     return max(1, largest_part(extent, Part("", parts, 1, granule)))
 
 
-def work_of(
-    group: Group, kernel: Kernel, leaving: Iterable[str], card: CardSpec
-) -> Work:
+def work_of(group: Group, kernel: Kernel, leaving: Iterable[str], card: CardSpec) -> Work:
     """The work of a group; `leaving` are tensors written in it that must reach device memory."""
     top = _Sizes(kernel)
     numbers = {axis.name: n for n, axis in enumerate(group.axes)}
@@ -167,9 +165,7 @@ class _Sizes:
         return max(1, highest(expr, self._limits) if constant is None else constant)
 
 
-def _device_reads(
-    op: Op, group: Group, kernel: Kernel
-) -> Iterable[tuple[str, tuple[Expr, ...]]]:
+def _device_reads(op: Op, group: Group, kernel: Kernel) -> Iterable[tuple[str, tuple[Expr, ...]]]:
     for tensor, index in dict.fromkeys(reads(op)):
         if tensor not in group.inside and kernel.tensors[tensor].role is not Role.SCALAR:
             yield tensor, index
@@ -178,8 +174,8 @@ def _device_reads(
 def _matmul(
     op: Op, bound: Mapping[str, int], sizes: Mapping[str, int], kernel: Kernel, card: CardSpec
 ) -> Matmul:
-    a, _ = operands(op)
-    _, m, _, _ = roles(op)
+    parts = contraction(kernel, op)
+    a, m = parts.a, parts.m
     rate = card.mac_per_core_cycle * card.pt_sustain
     if kernel.tensors[a.tensor].dtype is DType.F32:
         rate *= card.pt_f32_rate
@@ -208,14 +204,15 @@ def granules(group: Group, kernel: Kernel, card: CardSpec) -> tuple[int, ...]:
     for op in group.ops:
         bound = group.binding[op.name]
         if op.kind is Kind.CONTRACT:
-            for dim in roles(op)[2][-1:]:
+            for dim in contraction(kernel, op).n[-1:]:
                 if dim in bound:
                     found[bound[dim]] = max(found[bound[dim]], card.elements_per_stick(2))
         position = _stick_position(op.out.tensor, kernel)
         if position is None:
             continue
         element = kernel.tensors[op.out.tensor].dtype.bytes
-        for dim in op.out.index[position].names & bound.keys():
+        lanes = {d.name for d in op.dims[-1:]}  # a transposing store has no whole sticks anyway
+        for dim in op.out.index[position].names & bound.keys() & lanes:
             wanted = card.elements_per_stick(element)
             found[bound[dim]] = max(found[bound[dim]], wanted)
     return tuple(found[a.name] for a in group.axes)
@@ -263,5 +260,3 @@ def best_split(work: Work, card: CardSpec, most: int | None = None) -> tuple[flo
     timed = ((cycles(work, split, card), number) for number, split in enumerate(candidates))
     time, number = min(timed)
     return time, candidates[number]
-
-

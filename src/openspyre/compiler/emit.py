@@ -10,7 +10,7 @@ from openspyre.compiler.residency import division_of, kept_tensors
 from openspyre.compiler.resident import LxTensor
 from openspyre.compiler.slots import SlotTable
 from openspyre.compiler.tiles import Content, Read, StepTiles, Tile, step_tiles, used_lookups
-from openspyre.compiler.vectors import VectorProgram, identity
+from openspyre.compiler.vectors import VectorProgram, moved
 from openspyre.errors import BrokenInvariant
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import (
@@ -154,9 +154,7 @@ class _StepEmitter:
 
     def tile_place(self, number: int) -> Place:
         tile = self.plan.tiles[number]
-        terms = (
-            Term(d.axis, d.pitch, Origin.TILE if d.tiled else Origin.CORE) for d in tile.dims
-        )
+        terms = (Term(d.axis, d.pitch, Origin.TILE if d.tiled else Origin.CORE) for d in tile.dims)
         buffer = self.program.buffer_numbers[tile.name]
         return Place(Space.LX, tile.dtype, 0, tuple(terms), buffer)
 
@@ -257,9 +255,9 @@ class _StepEmitter:
 
     def move(self, op: Op, axes: tuple[int, ...], source: Place, target: Place) -> Vec:
         """From LX to LX, converting."""
-        out = (VecOut(0, target),)
-        origin = self.program.origins[op.name]
-        return Vec(axes, (source,), (), identity(source), out, origin)
+        ops = moved(source, target)
+        out = (VecOut(len(ops) - 1, target),)
+        return Vec(axes, (source,), (), ops, out, self.program.origins[op.name])
 
     def compute(self, op: Op) -> Node:
         if op.name in self.plan.partials:
@@ -286,7 +284,7 @@ class _StepEmitter:
         place, indirect = self.device_place(op, op.out, used_lookups(op, op.out), clamp=False)
         return Copy(
             tuple(self.axes.of[op.name, d.name] for d in dims),
-            self.target(op),
+            self.without_unit(self.target(op)),
             place,
             indirect,
             add=op.accumulate,
@@ -311,9 +309,13 @@ class _StepEmitter:
         unit = Term(self.axes.unit, place.dtype.bytes, Origin.CORE)
         return Place(place.space, place.dtype, place.base, (*place.terms, unit), place.buffer)
 
+    def without_unit(self, place: Place) -> Place:
+        terms = tuple(term for term in place.terms if term.axis != self.axes.unit)
+        return Place(place.space, place.dtype, place.base, terms, place.buffer)
+
     def vector(self, op: Op, out: Place) -> Vec:
         program = VectorProgram(lambda x: self.operand(op, x), lambda x: self.index(op, x))
-        value = program.value(op.body)
+        value = program.stored(op.body, out.dtype)
         return Vec(
             self.walk(op),
             tuple(program.inputs),

@@ -1,4 +1,4 @@
-"""Scalar expressions made simpler where that is exact: decided conditions, casts that do nothing."""
+"""Scalar expressions made simpler where that is exact: decided conditions, idle casts."""
 
 from __future__ import annotations
 

@@ -131,15 +131,13 @@ class Grouping:
         for tensor, index, _ in use.reads:
             for place, expr in enumerate(index):
                 name = sole_name(expr)
-                if name in bound:
+                if name is not None and name in bound:
                     hints.setdefault((tensor, place), bound[name])
         scattered = group.scattered | ({op.out.tensor} if op.kind is Kind.SCATTER else set())
         axes = tuple(a for a in group.axes if a.name in alive)
         return Group(
             (*group.ops, op), axes, binding, inside, group.outside | fresh, scattered, hints
         )
-
-
 
 
 def _kept(walked: Walked, alive: set[str]) -> Walked:
@@ -159,7 +157,7 @@ def _both(one: tuple[Walked, ...], other: tuple[Walked, ...]) -> tuple[Walked, .
 
 def _walked(expr: Expr, bound: Mapping[str, str]) -> Walked:
     name = sole_name(expr)
-    if name in bound:
+    if name is not None and name in bound:
         return bound[name], frozenset()
     return None, frozenset(bound[n] for n in expr.names if n in bound)
 
@@ -231,5 +229,3 @@ def _offered(
         else:
             pairs[chosen] = axis
     return lost
-
-

@@ -26,7 +26,7 @@ def choose_layouts(kernel: Kernel, card: CardSpec) -> Kernel:
         if op.kind is not Kind.CONTRACT:
             continue
         a, b = operands(op)
-        _, m, n, k = roles(op)
+        n, k = roles(op)[2:]
         wishes[a.tensor][_positions(a.index, k)] += _LEFT
         wishes[b.tensor][_positions(b.index, n[-1:])] += _RIGHT
         wishes[op.out.tensor][_positions(op.out.index, n[-1:])] += _RESULT

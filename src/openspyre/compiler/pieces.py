@@ -74,9 +74,7 @@ def _conditions(op: Op, facts: Facts) -> Iterator[tuple[Expr, str]]:
                 yield left - right, node.op
 
 
-def _bound(
-    difference: Expr, comparison: str, dim: Dim, others: frozenset[str]
-) -> Expr | None:
+def _bound(difference: Expr, comparison: str, dim: Dim, others: frozenset[str]) -> Expr | None:
     """The first point of `dim` at which `difference <comparison> 0` has its other value."""
     try:
         slope = difference.coefficient(dim.name).constant

@@ -94,12 +94,12 @@ class Facts:
 
     def interval_from_zero(self, expr: Expr) -> Interval:
         """Bounds when every size may be any number from 0 on."""
-        return Facts({}, {n: (0, 1 << 62) for n in expr.names}).interval(expr)
+        return Facts({}, dict.fromkeys(expr.names, (0, 1 << 62))).interval(expr)
 
     def _size_interval(self, name: str) -> Interval:
         low, high = self.limits.get(name, (0, inf))
-        if low < 1 and any(e == Expr.var(name) for e in self.extents.values()):
-            low = 1  # a point exists only where the extent is not 0
+        if low < 1 and any(_is_factor(name, e) for e in self.extents.values()):
+            low = 1  # a point exists only where no extent is 0
         return float(low), float(high)
 
     def _atom_interval(self, atom: Atom) -> Interval:
@@ -153,7 +153,7 @@ class Facts:
         whole, rest = _split_multiples(left, right)
         if not rest.terms or self.within(rest, right):
             return whole
-        factor, multiples, small = self._common_factor(rest, right)
+        factor, multiples, _ = self._common_factor(rest, right)
         if factor > 1:
             return whole + self._quotient(multiples, Expr.of((right.constant or 0) // factor))
         return whole + rest // right
@@ -171,7 +171,7 @@ class Facts:
         return rest % right
 
     def _common_factor(self, expr: Expr, right: Expr) -> tuple[int, Expr, Expr]:
-        """A factor g > 1 of a constant `right` with expr = g * multiples + small, 0 <= small < g."""
+        """g > 1 that divides a constant `right`, with expr = g * multiples + small, small < g."""
         none = (1, expr, Expr.of(0))
         if right.constant is None:
             return none
@@ -183,6 +183,10 @@ class Facts:
             if multiples.terms and self.within(small, Expr.of(g)):
                 return g, multiples, small
         return none
+
+
+def _is_factor(name: str, expr: Expr) -> bool:
+    return len(expr.terms) == 1 and Name(name) in expr.terms[0][0]
 
 
 def _product(a: Interval, b: Interval) -> Interval:

@@ -98,9 +98,7 @@ def _renamed(op: Op, names: Mapping[str, str]) -> Op:
             return replace(value, tensor=names[value.tensor])
         return value
 
-    lookups = tuple(
-        replace(k, tensor=names.get(k.tensor, k.tensor)) for k in op.lookups
-    )
+    lookups = tuple(replace(k, tensor=names.get(k.tensor, k.tensor)) for k in op.lookups)
     return replace(op, body=rewritten(op.body, node), lookups=lookups)
 
 

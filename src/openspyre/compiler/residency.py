@@ -168,7 +168,7 @@ class _Packer:
         self.kernel, self.card = kernel, card
         self.kept: dict[str, LxTensor] = {}
         self.spans: dict[str, Span] = {}
-        self.tiles: dict[int, tuple[StepTiles, list[int]]] = {}
+        self.tiles: dict[int, StepTiles] = {}
 
     def offer(self, lies: LxTensor, first: int, last: int) -> None:
         """Keeps a tensor if it fits."""
@@ -177,7 +177,7 @@ class _Packer:
         spans = {**self.spans, lies.buffer: Span(offset, size, first, last)}
         if offset + size > self.card.lx_usable:
             return
-        placed: dict[int, tuple[StepTiles, list[int]]] = {}
+        placed: dict[int, StepTiles] = {}
         for step in range(first, last + 1):
             found = self.placed(step, {**self.kept, lies.buffer: lies}, spans)
             if found is None:
@@ -188,33 +188,51 @@ class _Packer:
 
     def placed(
         self, number: int, kept: Mapping[str, LxTensor], spans: Mapping[str, Span]
-    ) -> tuple[StepTiles, list[int]] | None:
-        """The tiles of a step and their offsets beside what is kept, or None if they do not fit."""
+    ) -> StepTiles | None:
+        """The tiles of a step beside what is kept, or None if they do not fit."""
         step = self.kernel.steps[number]
-        live = {n: s for n, s in spans.items() if s.first <= number <= s.last}
+        live = {n: kept[n] for n, s in spans.items() if s.first <= number <= s.last}
+        taken = sum(spans[n].bytes for n in live)
         division = division_of(self.kernel, step.name)
-        taken = sum(s.bytes for s in live.values())
-        lying = {n: kept[n] for n in live}
-        plan = step_tiles(self.kernel, step, division, self.card, lying, taken=taken)
-        always = [Span(s.offset, s.bytes, 0, len(step.ops)) for s in live.values()]
-        items = [(t.bytes * t.slots, t.first, t.last) for t in plan.tiles]
+        plan = step_tiles(self.kernel, step, division, self.card, live, taken=taken)
+        return None if self.offsets(number, plan, spans, 0) is None else plan
+
+    def offsets(
+        self, number: int, plan: StepTiles, spans: Mapping[str, Span], slack: int
+    ) -> list[int] | None:
+        """Offsets of the tiles beside what is kept, or None if they do not fit.
+
+        Args:
+            slack: ops for which bytes stay untouched before and after a tile is live: time for
+                loads to run ahead and for stores to fall behind.
+        """
+        step = self.kernel.steps[number]
+        always = [
+            Span(s.offset, s.bytes, 0, len(step.ops))
+            for s in spans.values()
+            if s.first <= number <= s.last
+        ]
+        items = [(t.bytes * t.slots, max(t.first - slack, 0), t.last + slack) for t in plan.tiles]
         offsets, end = packed(items, self.card.lx_granule, always)
-        return (plan, offsets) if end <= self.card.lx_usable else None
+        return offsets if end <= self.card.lx_usable else None
 
     def rows(self) -> Iterator[tuple[str, Residency]]:
         """The table: kept tensors, then tiles."""
         for name, span in self.spans.items():
             yield name, Residency(Space.LX, span.offset, span.bytes, span.first, span.last)
         for number, step in enumerate(self.kernel.steps):
-            found = self.tiles.get(number) or self.placed(number, self.kept, self.spans)
-            if found is None:
-                peak = step_tiles(
-                    self.kernel, step, division_of(self.kernel, step.name), self.card
-                ).peak
+            plan = self.tiles.get(number) or self.placed(number, self.kept, self.spans)
+            for slack in (len(step.ops), 4, 2, 1, 0):
+                offsets = self.offsets(number, plan, self.spans, slack) if plan else None
+                if offsets is not None:
+                    break
+            if plan is None or offsets is None:
+                division = division_of(self.kernel, step.name)
+                peak = step_tiles(self.kernel, step, division, self.card).peak
                 raise BrokenInvariant(
                     f"step {step.name} needs {peak} bytes of LX, a core has {self.card.lx_usable}"
                 )
-            for tile, offset in zip(found[0].tiles, found[1], strict=True):
+            for tile, offset in zip(plan.tiles, offsets, strict=True):
                 size = tile.bytes * tile.slots
                 yield tile.name, Residency(Space.LX, offset, size, number, number)
 
@@ -222,9 +240,7 @@ class _Packer:
 # --- the pool -------------------------------------------------------------------------------
 
 
-def _pool(
-    kernel: Kernel, uses: Mapping[str, list[_Use]], card: CardSpec
-) -> dict[str, Residency]:
+def _pool(kernel: Kernel, uses: Mapping[str, list[_Use]], card: CardSpec) -> dict[str, Residency]:
     """Device memory for the local tensors that cross steps and are not in LX."""
     items: list[tuple[int, int, int]] = []
     for name, found in uses.items():

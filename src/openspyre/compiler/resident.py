@@ -43,7 +43,9 @@ class LxTensor:
                 if (by := position.coefficient(dim)).constant != 0:
                     found[number, origin] = found.get((number, origin), Expr.of(0)) + by * pitch
         if len({number for number, _ in found}) < len(found):
-            raise BrokenInvariant(f"{op.name} walks two dims of a tensor in LX with one shared axis")
+            raise BrokenInvariant(
+                f"{op.name} walks two dims of a tensor in LX with one shared axis"
+            )
         return [(number, by, origin) for (number, origin), by in found.items()], offset
 
     def coefficient(self, index: Sequence[Expr], dim: str) -> Expr:

@@ -101,7 +101,11 @@ def settled(op: Op) -> Op:
     """The op with its unused lookups dropped and the kind that its lookups imply."""
     stored = frozenset[str]().union(*(e.names for e in op.out.index))
     loaded = lookups_used(op)
-    kept = tuple(k for k in op.lookups if k.name in stored | loaded)
+    used = set(stored | loaded)
+    for lookup in reversed(op.lookups):  # a lookup may use the ones before it
+        if lookup.name in used:
+            used |= {n for e in lookup.index for n in e.names}
+    kept = tuple(k for k in op.lookups if k.name in used)
     kind = op.kind
     if kind in (Kind.MAP, Kind.GATHER, Kind.SCATTER):
         if any(k.name in stored for k in kept):
@@ -157,5 +161,3 @@ def local(name: str, like: Tensor, dims: tuple[Dim, ...]) -> Tensor:
 
 def vars_of(dims: tuple[Dim, ...]) -> tuple[Expr, ...]:
     return tuple(Expr.var(d.name) for d in dims)
-
-

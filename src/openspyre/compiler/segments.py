@@ -82,9 +82,7 @@ def step_keys(kernel: Kernel) -> Iterator[tuple[Step, object]]:
         for op in ops:
             for tensor in (*(t for t, _ in reads(op)), op.out.tensor):
                 tensors.setdefault(tensor, len(tensors))
-        uses = tuple(
-            tensors[t] for op in ops for t in (*(t for t, _ in reads(op)), op.out.tensor)
-        )
+        uses = tuple(tensors[t] for op in ops for t in (*(t for t, _ in reads(op)), op.out.tensor))
         division = kernel.divisions.get(step.name)
         binding = tuple(tuple(sorted(step.binding[n].items())) for n in step.ops)
         yield step, (tuple(number[n] for n in step.ops), uses, step.axes, binding, division)

@@ -244,9 +244,7 @@ class _Builder:
         order = sorted(read_dims(self.kernel, op, read), key=lambda d: d == lane)
         self.add_operand(position, op, "", read, [self.axes.of[op.name, d] for d in order], 0)
 
-    def add_matrix(
-        self, position: int, op: Op, role: str, load: Load, parts: Contraction
-    ) -> None:
+    def add_matrix(self, position: int, op: Op, role: str, load: Load, parts: Contraction) -> None:
         """An operand of PT: its stick dim is the last of k (a) or of n (b)."""
         used = {n for index in load.index for n in index.names}
         outer = (*parts.batch, *(parts.m if role == "a" else parts.k))
@@ -344,7 +342,8 @@ class _Builder:
         dtype = self.kernel.tensors[op.out.tensor].dtype
         looped = self.axes.finished_depth(op) < len(self.axes.loops[op.name])
         if op.kind is Kind.REDUCE:
-            return dtype.compute if looped and dtype is not dtype.compute else None
+            wide = op.body.dtype.compute
+            return None if dtype is wide else wide
         if parts is None:
             return None
         narrow = looped and dtype is not DType.F32
@@ -366,9 +365,17 @@ class _Builder:
         depth = self.axes.outer
         self.tiles.append(
             Tile(
-                name, Content.TENSOR, op.out.tensor, dtype, (), lies.bytes, 1, depth, position,
+                name,
+                Content.TENSOR,
+                op.out.tensor,
+                dtype,
+                (),
+                lies.bytes,
+                1,
+                depth,
                 position,
-            )  # fmt: skip
+                position,
+            )
         )
 
     # --- one tile ---------------------------------------------------------------------------
@@ -407,9 +414,7 @@ class _Builder:
         whole = depth < outer or (slots == 2 and depth == outer)
         first, last = (0, len(self.ops) - 1) if whole else (position, position)
         self.tiles.append(
-            Tile(
-                self.name(tensor), content, tensor, dtype, dims, total, slots, depth, first, last
-            )
+            Tile(self.name(tensor), content, tensor, dtype, dims, total, slots, depth, first, last)
         )
         return len(self.tiles) - 1
 

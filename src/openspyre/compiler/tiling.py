@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import inf
 
 from openspyre.compiler.capacity import minimal_step
@@ -76,7 +77,7 @@ class Runs:
         while ends[-1] > 0:
             ends.append(start[ends[-1]])
         ends.reverse()
-        yield from ((a, b - 1) for a, b in zip(ends, ends[1:], strict=False))
+        yield from ((a, b - 1) for a, b in pairwise(ends))
 
     def costs(self, first: int) -> tuple[float, ...]:
         """Cycles of the runs of 1, 2, ... ops from `first` on."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar, assert_never
 
 from openspyre.ir.index import Expr
-from openspyre.ir.kernel import Call, Const, Index, Load, Scalar
+from openspyre.ir.kernel import Call, Const, DType, Index, Load, Scalar
 from openspyre.ir.ops import CONST, INDEX, LOAD, SLOT, TABLE
 from openspyre.ir.program import Place, Slot, VecIndex, VecOp
 
@@ -61,10 +61,20 @@ class VectorProgram:
             case _:
                 assert_never(node)
 
+    def stored(self, node: Scalar, dtype: DType) -> int:
+        """The number of a value in the class of what it is stored to."""
+        value = self.value(node)
+        if node.dtype.compute is dtype.compute:
+            return value
+        return self._add(VecOp(TABLE["cast"].code, dtype, (value,)))
 
-def identity(place: Place) -> tuple[VecOp, ...]:
-    """The ops that only load an input."""
-    return (VecOp(LOAD, place.dtype.compute, (0,)),)
+
+def moved(source: Place, target: Place) -> tuple[VecOp, ...]:
+    """The ops that load an input to store it at `target`; the last one's value is stored."""
+    load = VecOp(LOAD, source.dtype.compute, (0,))
+    if source.dtype.compute is target.dtype.compute:
+        return (load,)
+    return (load, VecOp(TABLE["cast"].code, target.dtype, (0,)))
 
 
 def _position(items: list[Item], item: Item) -> int:

@@ -12,6 +12,10 @@ import warnings
 from typing import Any
 
 import torch
+from torch.utils.backend_registration import (
+    generate_methods_for_privateuse1_backend,
+    rename_privateuse1_backend,
+)
 
 from openspyre.errors import SpyreError
 from openspyre.settings import settings
@@ -109,6 +113,7 @@ def _load_extension() -> Any:
 def _register() -> None:
     extension = _load_extension()
     from openspyre.device.memory import capacity
+    from openspyre.frontend import activate
 
     chosen = settings()
     extension.configure(
@@ -118,9 +123,10 @@ def _register() -> None:
         card=SPYRE_CARD_V1.numbers(),
     )
     extension.set_fallback_mode(chosen.fallback)
-    torch.utils.rename_privateuse1_backend(NAME)
-    torch._register_device_module(NAME, _module())
-    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    rename_privateuse1_backend(NAME)
+    torch._register_device_module(NAME, _module())  # type: ignore[no-untyped-call]
+    generate_methods_for_privateuse1_backend(for_storage=True)
+    activate()
 
 
 def _module() -> types.ModuleType:

@@ -29,14 +29,13 @@ class device:
 
     def __init__(self, device: Device) -> None:
         self.idx = index_of(device)
-        self.previous = -1
+        self.switch = torch.accelerator.device_index(self.idx if self.idx >= 0 else None)
 
     def __enter__(self) -> None:
-        self.previous = torch._C._accelerator_maybeExchangeDevice(self.idx)
+        self.switch.__enter__()
 
-    def __exit__(self, *_: object) -> None:
-        if self.idx >= 0:
-            torch._C._accelerator_setDeviceIndex(self.previous)
+    def __exit__(self, *raised: object) -> None:
+        self.switch.__exit__(*raised)
 
 
 def is_available() -> bool:
@@ -65,14 +64,14 @@ def device_count() -> int:
 
 def current_device() -> int:
     """The index of the current device of this thread."""
-    return torch._C._accelerator_getDeviceIndex()
+    return torch.accelerator.current_device_index()
 
 
 def set_device(device: Device) -> None:
     """Makes a device the current one of this thread."""
     index = index_of(device)
     if index >= 0:
-        torch._C._accelerator_setDeviceIndex(index)
+        torch.accelerator.set_device_index(index)
 
 
 def get_device_name(device: Device = None) -> str:
@@ -97,7 +96,7 @@ def current_stream(device: Device = None) -> torch.Stream:
 
 def default_stream(device: Device = None) -> torch.Stream:
     """The stream that a device starts with."""
-    return torch.Stream(stream_id=0, device_index=index_of(device), device_type=_device_type())
+    return _C.default_stream(index_of(device))
 
 
 def set_stream(stream: torch.Stream) -> None:
@@ -109,6 +108,3 @@ def stream(stream: torch.Stream) -> torch.Stream:
     """The stream as a context manager: `with torch.spyre.stream(s):`."""
     return stream
 
-
-def _device_type() -> int:
-    return int(torch._C._autograd.DeviceType.PrivateUse1)

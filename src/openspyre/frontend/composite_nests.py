@@ -86,6 +86,9 @@ def attention(
     *batch, heads, rows, depth = query.get_size()
     shared, keys = key.get_size()[-3], key.get_size()[-2]
     device, dtype = query.get_device(), query.get_dtype()
+    result = [*batch, heads, rows, value.get_size()[-1]]
+    if V.graph.sizevars.statically_known_equals(keys, 0):
+        return lowerings[aten.full](result, 0.0, dtype=dtype, device=device)
     q, k, v = query.make_loader(), key.make_loader(), value.make_loader()
     same_heads = V.graph.sizevars.statically_known_equals(heads, shared)
 
@@ -137,8 +140,7 @@ def attention(
         *outer, h, s, d = index
         return p([*outer, h, s, r]), v([*outer, of_group(h), r, d])
 
-    width = value.get_size()[-1]
-    return ours.dot(device, dtype, dtype, [*batch, heads, rows, width], keys, output_factors)
+    return ours.dot(device, dtype, dtype, result, keys, output_factors)
 
 
 def _masked(

@@ -154,7 +154,8 @@ def _hypot(a: Arithmetic, x: Operand, y: Operand) -> Value:
     ratio = a.apply("div", small, large)
     root = a.apply("sqrt", a.apply("add", a.apply("mul", ratio, ratio), 1.0))
     scaled = a.apply("mul", large, root)
-    return a.where(a.apply("isinf", large), math.inf, a.where(a.apply("eq", large, 0.0), large, scaled))
+    infinite = a.apply("or", a.apply("isinf", left), a.apply("isinf", right))
+    return a.where(infinite, math.inf, a.where(a.apply("eq", large, 0.0), large, scaled))
 
 
 def _erfc(a: Arithmetic, x: Operand) -> Value:

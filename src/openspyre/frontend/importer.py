@@ -164,15 +164,17 @@ def _host_scalar(name: str, dtype: torch.dtype, shape: tuple[Expr, ...], at: str
 
 
 def source_of(buffer: Any) -> str:
-    """The user's line and the ops that a buffer came from, for messages and reports."""
+    """The user's line and the op that a buffer came from, for messages and reports."""
+    node = buffer.get_origin_node()
+    origins = [node] if node is not None else list(buffer.get_origins())
     names, place = [], ""
-    for origin in buffer.get_origins():
-        target = origin.meta.get("original_aten", origin.target)
+    for origin in origins:
+        target = origin.meta.get("original_aten") or origin.target
         names.append(str(getattr(target, "__name__", target)).removesuffix(".default"))
         if not place and (trace := origin.meta.get("stack_trace")):
             place = _last_frame(trace)
     ops = ", ".join(sorted(set(names)))
-    return f"{place}: {ops}" if place else ops
+    return f"{place} [{ops}]" if place else ops
 
 
 def _last_frame(trace: str) -> str:

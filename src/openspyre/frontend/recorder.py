@@ -13,6 +13,7 @@ from typing import Any, Union
 import sympy
 import torch
 from torch._inductor.ops_handler import DefaultHandler
+from torch._inductor.virtualized import OpsWrapper
 from torch.utils._sympy.functions import (
     FloatPow,
     FloatTrueDiv,
@@ -509,7 +510,7 @@ class Recorder(DefaultHandler):
             for n in "ab"
         )
         (combined,) = combine_fn((left,), (right,))
-        match combined.scalar:
+        match OpsWrapper._unwrap(combined).scalar:
             case Call(op, (x, y)) if op in _SCANS and x is left.scalar and y is right.scalar:
                 return (Pending(Kind.SCAN, value.scalar, _SCANS[op], value.dtype),)
         raise Unsupported(

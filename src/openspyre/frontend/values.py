@@ -149,6 +149,9 @@ class Arithmetic:
             return Value(value.scalar, dtype)
         if value.dtype in _NARROW and dtype == torch.int32:
             return Value(value.scalar, dtype)
+        match value.scalar:
+            case Call("cast", _, given) if given is target and value.is_float:
+                return value
         return Value(self.call("cast", value.scalar, dtype=target), computed(dtype))
 
     def _constant_as(self, const: Const, value: Value, dtype: torch.dtype) -> Value:

@@ -16,8 +16,9 @@ from typing import Any, assert_never
 import numpy as np
 
 from openspyre.errors import CardError
+from openspyre.ir import ops as forms
 from openspyre.ir.kernel import DType, Space
-from openspyre.ir.ops import CONST, INDEX, LOAD, SLOT, TABLE, Array
+from openspyre.ir.ops import TABLE, Array
 from openspyre.ir.program import (
     Axis,
     Bound,
@@ -166,9 +167,7 @@ class _Core:
         extent = max(self.value(axis.extent), 0)
         granules = -(-extent // axis.granule)
         p = self.number // axis.stride % axis.parts
-        low, high = (
-            min(q * granules // axis.parts * axis.granule, extent) for q in (p, p + 1)
-        )
+        low, high = (min(q * granules // axis.parts * axis.granule, extent) for q in (p, p + 1))
         return _Range(low, high, low, high)
 
     def value(self, value: Value) -> int:
@@ -315,15 +314,19 @@ class _Core:
         return all(self.ranges[axis].start == self.ranges[axis].low for axis in axes)
 
     def vec(self, vec: Vec) -> None:
-        reduced = [x for x in vec.axes if all(self.reduces(out, x) for out in vec.outputs)]
-        if self.empty([x for x in vec.axes if x not in reduced]):
+        stored = [out for out in vec.outputs if not self.empty(self.kept(out, vec.axes))]
+        if not stored:
             return
         values: list[Array] = []
         for op in vec.ops:
             values.append(self.op(op, vec, values))
         shape = [self.ranges[a].end - self.ranges[a].start for a in vec.axes]
-        for out in vec.outputs:
+        for out in stored:
             self.output(out, vec.axes, np.broadcast_to(values[out.value], shape))
+
+    def kept(self, out: VecOut, axes: Sequence[int]) -> list[int]:
+        """The axes that an output has: it stores nothing where one of them is empty."""
+        return [axis for axis in axes if out.scan or not self.reduces(out, axis)]
 
     def reduces(self, out: VecOut, axis: int) -> bool:
         return bool(out.reduce) and all(term.axis != axis for term in out.place.terms)
@@ -331,14 +334,14 @@ class _Core:
     def op(self, op: VecOp, vec: Vec, values: list[Array]) -> Array:
         dtype = STORAGE[op.dtype.compute]
         match op.code:
-            case 0:  # LOAD
+            case forms.LOAD:
                 return self.read(vec.inputs[op.args[0]], vec.axes)
-            case 1:  # CONST
+            case forms.CONST:
                 return np.asarray(op.number, dtype)
-            case 2:  # SLOT
+            case forms.SLOT:
                 bits = struct.pack("<q", self.slots[op.args[0]])
                 return np.asarray(struct.unpack("<d", bits)[0]).astype(dtype)
-            case 3:  # INDEX
+            case forms.INDEX:
                 index = vec.indices[op.args[0]]
                 return self.sum_over(self.value(index.offset), index.terms, vec.axes).astype(dtype)
         args = [values[number] for number in op.args]
@@ -355,7 +358,7 @@ class _Core:
             self.write(out.place, axes, values)
             return
         reduced = [number for number, axis in enumerate(axes) if self.reduces(out, axis)]
-        kept = [axis for axis in axes if not self.reduces(out, axis)]
+        kept = self.kept(out, axes)
         fold = _FOLD[out.reduce]
         wide = values.astype(np.float64) if values.dtype.kind == "f" else values
         total = _reduced(fold, wide, tuple(reduced)).astype(values.dtype)
@@ -396,6 +399,3 @@ def _encoded(values: Array, dtype: DType) -> Array:
     if dtype is DType.BF16:
         stored = (stored.view(np.uint32) >> 16).astype(np.uint16)
     return stored[..., None].view(np.uint8)
-
-
-assert (LOAD, CONST, SLOT, INDEX) == (0, 1, 2, 3)

@@ -11,15 +11,16 @@ cores. Its body is a tree of tile loops and instructions. Inside `Loop(axis, til
 over the current tile [start, start + len), len <= tile; outside of it, over the core's whole part
 [low, high). A core whose range of an axis that an instruction uses is empty skips the
 instruction. (A reduction over an axis that is empty still writes its neutral element, and a
-matmul with empty K writes zeros.)
+matmul with empty K writes zeros. A loop over an empty range makes one trip, for their sake.)
 
 Order. A core has four units: LOAD, STORE, PT, SFU. Each takes its instructions in the order of
 the (unrolled) body. Between units, order comes from LX **buffers** alone: every LX operand names
 its buffer; an instruction that reads a buffer waits for the last instruction that wrote it, and
 one that writes a buffer waits for the last that read or wrote it. A buffer with `slots` = 2 is
 double buffered: consecutive rewrites (by trip of the innermost loop around the writer) alternate
-between two copies, so the wait is for the reader before last. Execution in body order is always a
-legal order.
+between two copies, so the wait is for the reader before last. Buffers may share bytes: writing one
+also waits for the last reads and writes of those that overlap it. Execution in body order is
+always a legal order.
 
 Operands. A place is base + sum over axes of coefficient x coordinate, in bytes. The coordinate is
 absolute (ABSOLUTE), relative to the core's low (CORE), or relative to the start of the current

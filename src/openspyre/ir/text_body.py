@@ -1,6 +1,7 @@
 """The text of a scalar expression: the part of kernel text to the right of `<-`.
 
-Every infix form stands in brackets, so there is no precedence to remember.
+Printed text has brackets around every infix form. Where they are left out, operators bind as in
+Python.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ INFIX: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 DTYPES: Mapping[str, DType] = MappingProxyType({d.value: d for d in DType})
 _OPERATORS = MappingProxyType({sign: op for op, sign in INFIX.items()})
+_COMPARISON = 0
+_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+_BINDING: Mapping[str, int] = MappingProxyType({
+    **dict.fromkeys(_COMPARISONS, _COMPARISON), "or": 1, "xor": 2, "and": 3, "shl": 4, "shr": 4,
+    "add": 5, "sub": 5, "mul": 6, "div": 6, "floordiv": 6, "remainder": 6,
+})  # fmt: skip
 _SHARED_LENGTH = 24  # a repeated value shorter than this reads better where it is used
 _TOKEN = re.compile(
     r"\s*(?:(?P<index>\[[^\]]*\])"
@@ -164,7 +171,7 @@ class BodyReader:
         """The expression that `text` holds."""
         self._tokens = _tokens(text)
         self._at = 0
-        node = self._value(bare=True)
+        node = self._value()
         if self._at != len(self._tokens) - 1:
             raise InvalidKernel(f"{self._peek()!r} does not belong there", why="the value has ended")
         return node
@@ -189,20 +196,21 @@ class BodyReader:
         if text != sign or kind != "sign":
             raise InvalidKernel(f"expected {sign!r} and found {text or 'the end of the line'!r}")
 
-    def _value(self, *, bare: bool = False) -> Scalar:
-        """A value; `bare`: an infix form may stand without brackets of its own here."""
+    def _value(self, weakest: int = 0) -> Scalar:
+        """A value, with the operators behind it that bind at least as tightly as `weakest`."""
         left = self._stated(self._primary())
-        if bare and self._tokens[self._at][0] == "sign" and self._peek() in _OPERATORS:
-            return self._infix(left)
+        while (op := self._operator(weakest)) is not None:
+            self._at += 1
+            args = (left, self._value(_BINDING[op] + 1))
+            left = Call(op, args, result_class(op, args))
+            if _BINDING[op] == _COMPARISON and self._operator(_COMPARISON) in _COMPARISONS:
+                raise InvalidKernel("comparisons do not chain", hint="put one of them in brackets")
         return left
 
-    def _infix(self, left: Scalar) -> Scalar:
-        _, sign = self._next()
-        op = _OPERATORS.get(sign)
-        if op is None:
-            raise InvalidKernel(f"{sign!r} is no operator", hint="one of " + " ".join(_OPERATORS))
-        args = (left, self._value())
-        return Call(op, args, result_class(op, args))
+    def _operator(self, weakest: int) -> str | None:
+        kind, sign = self._tokens[self._at]
+        op = _OPERATORS.get(sign) if kind == "sign" else None
+        return op if op is not None and _BINDING[op] >= weakest else None
 
     def _stated(self, node: Scalar) -> Scalar:
         if self._tokens[self._at] != ("sign", ":"):
@@ -230,7 +238,7 @@ class BodyReader:
         if kind == "name":
             return self._named(text)
         if text == "(":
-            node = self._infix(self._value())
+            node = self._value()
             self._expect(")")
             return node
         raise InvalidKernel(f"expected a value and found {text or 'the end of the line'!r}")
@@ -270,10 +278,10 @@ class BodyReader:
         return Load(name, index, tensor.dtype.compute, guarded)
 
     def _arguments(self) -> tuple[Scalar, ...]:
-        args = [self._value(bare=True)]
+        args = [self._value()]
         while self._peek() == ",":
             self._at += 1
-            args.append(self._value(bare=True))
+            args.append(self._value())
         self._expect(")")
         return tuple(args)
 

@@ -1,4 +1,4 @@
-"""What must hold of a Kernel after each stage. Checks yield problems, in words; none means valid."""
+"""What must hold of a Kernel after each stage. Checks yield problems in words; none is valid."""
 
 from __future__ import annotations
 
@@ -230,9 +230,7 @@ def _bindings(step: Step, ops: list[Op]) -> Iterator[str]:
                 yield f"{op.name}: dim {dim} cannot walk axis {axis} of step {step.name}"
 
 
-def _shared_tensors(
-    kernel: Kernel, step: Step, ops: list[Op], number: int
-) -> Iterator[str]:
+def _shared_tensors(kernel: Kernel, step: Step, ops: list[Op], number: int) -> Iterator[str]:
     """What a step writes and reads lies on one core (the rule of 0001)."""
     writers: dict[str, list[int]] = defaultdict(list)
     for at, op in enumerate(ops):

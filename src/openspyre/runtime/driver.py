@@ -55,8 +55,8 @@ class Driver(Protocol[P]):
         """Run against the symbol block at an address; returns when the card has finished.
 
         Raises:
-            IndexError: an index of the user's is out of range.
-            CardError: the program accessed what it must not.
+            CardError: an index of the user's is out of range, or the program accessed what it
+                must not.
         """
 
     def time(self, program: P, block: bytes) -> Report:

@@ -1,0 +1,246 @@
+#include "time_plan.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace spyre {
+namespace {
+
+constexpr size_t kMaxSteps = size_t{1} << 23;  // instructions and trips of a section
+
+// Who touched one slot of a buffer last.
+struct SlotUse {
+  int32_t writer = -1;
+  std::array<int32_t, kUnits> readers{-1, -1, -1, -1};
+};
+struct BufferUse {
+  std::array<SlotUse, 2> slots;
+  int current = 0;  // the slot written last
+};
+
+struct SharedKey {
+  int64_t node, group, occurrence;
+  bool operator==(const SharedKey& o) const {
+    return node == o.node && group == o.group && occurrence == o.occurrence;
+  }
+};
+struct SharedKeyHash {
+  size_t operator()(const SharedKey& k) const {
+    uint64_t h = static_cast<uint64_t>(k.node);
+    for (int64_t part : {k.group, k.occurrence}) {
+      h = (h ^ static_cast<uint64_t>(part)) * 0x9E3779B97F4A7C15u;
+      h ^= h >> 29;
+    }
+    return static_cast<size_t>(h);
+  }
+};
+
+class Unroller {
+ public:
+  Unroller(const Program& program, const Section& section, const Spec& spec, const int64_t* slots)
+      : program_(program), section_(section), spec_(spec), slots_(slots) {}
+
+  SectionWork run() {
+    work_.cores.resize(static_cast<size_t>(section_.cores));
+    most_points_.assign(section_.axes.size(), 0);
+    std::vector<std::vector<AxisRange>> ranges;
+    for (int core = 0; core < section_.cores; ++core) {
+      ranges.push_back(ranges_of(section_, slots_, core));
+      for (size_t a = 0; a < most_points_.size(); ++a) {
+        most_points_[a] = std::max(most_points_[a], ranges.back()[a].count());
+      }
+    }
+    for (int core = 0; core < section_.cores; ++core) {
+      uses_.assign(program_.buffers.size(), BufferUse());
+      unroll(section_.body, ranges[core], core, 0, 0);
+    }
+    return std::move(work_);
+  }
+
+ private:
+  // `occurrence` numbers the trips of the loops around, the same on every core.
+  void unroll(const std::vector<Node>& body, std::vector<AxisRange>& ranges, int core, int64_t trip,
+              int64_t occurrence) {
+    for (const Node& node : body) {
+      const auto* loop = std::get_if<TileLoop>(&node.form);
+      if (!loop) {
+        if (!skips(node, ranges)) add(node, ranges, core, trip, occurrence);
+        continue;
+      }
+      AxisRange& range = ranges[loop->axis];
+      const AxisRange outside = range;
+      const AxisRange widest{0, most_points_[loop->axis], 0, 0};
+      const auto radix = static_cast<uint64_t>(trips_of(*loop, widest));
+      const int64_t trips = trips_of(*loop, range);
+      for (int64_t t = 0; t < trips; ++t) {
+        step();
+        range.start = range.low + t * loop->tile;
+        range.end = std::min(range.start + loop->tile, range.high);
+        const uint64_t next = static_cast<uint64_t>(occurrence) * radix + static_cast<uint64_t>(t);
+        unroll(loop->body, ranges, core, t, static_cast<int64_t>(next));
+      }
+      range = outside;
+    }
+  }
+
+  void step() {
+    if (++steps_ > kMaxSteps) {
+      throw Failure(SPYRE_STOPPED,
+                    "section " + section_.name + " has too many instructions to time");
+    }
+  }
+
+  void add(const Node& node, const std::vector<AxisRange>& ranges, int core, int64_t trip,
+           int64_t occurrence) {
+    step();
+    ++work_.instructions;
+    if (const auto* copy = std::get_if<Copy>(&node.form)) {
+      add_copy(node, *copy, ranges, core, trip, occurrence);
+    } else if (const auto* pt = std::get_if<Pt>(&node.form)) {
+      const Work work = work_of(*pt, ranges, spec_);
+      work_.flop += work.ops;
+      work_.cores[core].least_pt += work.least;
+      const int32_t i = append(core, kPtUnit, work.cycles, -1);
+      read(core, i, pt->a);
+      read(core, i, pt->b);
+      write(core, i, pt->c, trip);
+    } else {
+      const Vec& vec = std::get<Vec>(node.form);
+      const Work work = work_of(vec, ranges, slots_, spec_);
+      work_.sfu_ops += work.ops;
+      work_.cores[core].least_sfu += work.least;
+      const int32_t i = append(core, kSfuUnit, work.cycles, -1);
+      for (const Place& input : vec.inputs) read(core, i, input);
+      for (const VecOut& out : vec.outputs) write(core, i, out.place, trip);
+    }
+  }
+
+  void add_copy(const Node& node, const Copy& copy, const std::vector<AxisRange>& ranges, int core,
+                int64_t trip, int64_t occurrence) {
+    const int32_t request = request_of(node, copy, ranges, core, occurrence);
+    const Unit unit = copy.is_load() ? kLoadUnit : kStoreUnit;
+    const int32_t i = append(core, unit, 0, request);
+    work_.requests[static_cast<size_t>(request)].members.emplace_back(core, i);
+    for (const Indirect& indirect : copy.indirect) read(core, i, indirect.place);
+    if (copy.is_load()) {
+      write(core, i, copy.target, trip);
+    } else {
+      read(core, i, copy.source);
+    }
+  }
+
+  int32_t append(int core, Unit unit, double cycles, int32_t request) {
+    Core& c = work_.cores[static_cast<size_t>(core)];
+    const auto i = static_cast<int32_t>(c.instructions.size());
+    Instruction instruction{};
+    instruction.cycles = cycles;
+    instruction.request = request;
+    instruction.waiters = -1;
+    instruction.unit = unit;
+    c.instructions.push_back(instruction);
+    c.order[unit].push_back(i);
+    return i;
+  }
+
+  // --- tokens ---
+
+  void wait_for(int core, int32_t i, int32_t before) {
+    if (before < 0 || before == i) return;
+    Core& c = work_.cores[static_cast<size_t>(core)];
+    c.edges.push_back({i, c.instructions[before].waiters});
+    c.instructions[before].waiters = static_cast<int32_t>(c.edges.size()) - 1;
+    ++c.instructions[i].pending;
+  }
+
+  void read(int core, int32_t i, const Place& place) {
+    BufferUse& use = uses_[place.buffer];
+    SlotUse& slot = use.slots[use.current];
+    wait_for(core, i, slot.writer);
+    slot.readers[work_.cores[core].instructions[i].unit] = i;
+  }
+
+  void write(int core, int32_t i, const Place& place, int64_t trip) {
+    BufferUse& use = uses_[place.buffer];
+    use.current = program_.buffers[place.buffer].slots == 2 ? static_cast<int>(trip % 2) : 0;
+    SlotUse& slot = use.slots[use.current];
+    const Core& c = work_.cores[static_cast<size_t>(core)];
+    const Unit own = c.instructions[i].unit;
+    // Its own unit works in order: no token is needed for that.
+    for (int u = 0; u < kUnits; ++u) {
+      if (u != own) wait_for(core, i, slot.readers[u]);
+    }
+    if (slot.writer >= 0 && c.instructions[slot.writer].unit != own) {
+      wait_for(core, i, slot.writer);
+    }
+    slot.writer = i;
+    slot.readers = {-1, -1, -1, -1};
+  }
+
+  // --- requests ---
+
+  int32_t request_of(const Node& node, const Copy& copy, const std::vector<AxisRange>& ranges,
+                     int core, int64_t occurrence) {
+    const auto fresh = static_cast<int32_t>(work_.requests.size());
+    const int64_t group = copy.is_load() && copy.indirect.empty() ? group_of(copy, core) : core;
+    if (copy.is_load()) {
+      const auto [found, is_new] = shared_.try_emplace({node.id, group, occurrence}, fresh);
+      if (!is_new) {
+        widen(work_.requests[found->second].traffic, copy, ranges);
+        return found->second;
+      }
+    }
+    Request request{};
+    request.traffic = traffic_of(copy, ranges, slots_, spec_);
+    request.reads = copy.is_load() || copy.add;
+    request.writes = !copy.is_load();
+    work_.requests.push_back(std::move(request));
+    return fresh;
+  }
+
+  // Members may broadcast the same bytes into tiles of different sizes.
+  void widen(Traffic& traffic, const Copy& copy, const std::vector<AxisRange>& ranges) const {
+    traffic.each = std::max(traffic.each, traffic_of(copy, ranges, slots_, spec_).each);
+  }
+
+  // Cores with one number load the same bytes: they agree on every split axis that the device
+  // place or a bound depends on.
+  int64_t group_of(const Copy& copy, int core) const {
+    int64_t group = 0;
+    for (size_t a = 0; a < section_.axes.size(); ++a) {
+      const Axis& axis = section_.axes[a];
+      if (axis.parts == 1 || !depends(copy, static_cast<int>(a))) continue;
+      group += int64_t{coordinate_of(axis, core)} * axis.stride;
+    }
+    return group;
+  }
+
+  static bool depends(const Copy& copy, int axis) {
+    if (has_term(copy.device(), axis)) return true;
+    for (const Bound& bound : copy.bounds) {
+      for (const Term& term : bound.terms) {
+        if (term.axis == axis) return true;
+      }
+    }
+    return false;
+  }
+
+  const Program& program_;
+  const Section& section_;
+  const Spec& spec_;
+  const int64_t* slots_;
+
+  SectionWork work_;
+  std::vector<int64_t> most_points_;  // of an axis, over cores
+  std::vector<BufferUse> uses_;       // of the core being unrolled
+  std::unordered_map<SharedKey, int32_t, SharedKeyHash> shared_;
+  size_t steps_ = 0;
+};
+
+}  // namespace
+
+SectionWork unrolled(const Program& program, const Section& section, const Spec& spec,
+                     const int64_t* slots) {
+  return Unroller(program, section, spec, slots).run();
+}
+
+}  // namespace spyre

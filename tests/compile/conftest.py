@@ -1,0 +1,5 @@
+"""Tests of torch.compile on the card."""
+
+import openspyre
+
+openspyre.require()

@@ -1,0 +1,158 @@
+"""Ops without a card program run on the CPU: rightly, counted, and refused where asked."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from subprocess import CompletedProcess
+
+import pytest
+import torch
+from torch import nn
+
+from openspyre import _C
+
+pytestmark = pytest.mark.usefixtures("counted")
+
+
+def test_calls_are_counted_by_name() -> None:
+    x = torch.ones(3, device="spyre")
+    torch.spyre.reset_fallbacks()
+    for _ in range(3):
+        x = x + 1
+    torch.cumsum(x, 0)
+    assert torch.spyre.fallbacks() == {"aten::add.out": 3, "aten::cumsum.out": 1}
+    torch.spyre.reset_fallbacks()
+    assert torch.spyre.fallbacks() == {}
+
+
+def test_moving_bytes_is_no_fallback() -> None:
+    x = torch.zeros(3, 4, device="spyre")
+    x.t().contiguous().half().cpu()
+    x.fill_(3).view(12)[2:].clone().resize_(3)
+    torch.full((2,), 7, device="spyre")
+    assert torch.spyre.fallbacks() == {}
+
+
+def test_in_place_on_a_view_changes_the_base() -> None:
+    x = torch.zeros(4, 4, device="spyre")
+    x.t()[1:3].add_(2).mul_(3)
+    wanted = torch.zeros(4, 4)
+    wanted.t()[1:3].add_(2).mul_(3)
+    assert torch.equal(x.cpu(), wanted)
+
+
+def test_out_variants() -> None:
+    a, b = torch.arange(6.0).view(2, 3), torch.ones(3, 2)
+    out = torch.empty(0, device="spyre")
+    assert torch.mm(a.to("spyre"), b.to("spyre"), out=out) is out
+    assert torch.equal(out.cpu(), a @ b)
+    base = torch.zeros(2, 4, device="spyre")
+    torch.mm(a.to("spyre"), b.to("spyre"), out=base[:, ::2])
+    assert torch.equal(base.cpu()[:, ::2], a @ b)
+    assert not base.cpu()[:, 1::2].any()
+    values, places = (
+        torch.empty(0, device="spyre"),
+        torch.empty(0, dtype=torch.long, device="spyre"),
+    )
+    torch.max(a.to("spyre"), 1, out=(values, places))
+    assert values.tolist() == [2, 5]
+    assert places.tolist() == [2, 2]
+
+
+def test_scalars_of_the_cpu_do_not_pull_results_there() -> None:
+    x = torch.arange(3.0, device="spyre")
+    for result in (torch.tensor(2.0) * x, x * torch.tensor(2.0), torch.tensor(2.0) + x):
+        assert result.device == x.device
+    assert torch.where(x > 1, torch.tensor(1.0), torch.tensor(0.0)).device == x.device
+    assert (torch.tensor(2.0) * x).tolist() == [0, 2, 4]
+
+
+def test_lists_of_tensors() -> None:
+    x = [torch.ones(2, device="spyre"), torch.zeros(3, device="spyre")]
+    torch._foreach_add_(x, 5)
+    assert [t.tolist() for t in x] == [[6, 6], [5, 5, 5]]
+    assert [t.tolist() for t in torch._foreach_mul(x, 2)] == [[12, 12], [10, 10, 10]]
+    assert torch.cat(x).tolist() == [6, 6, 5, 5, 5]
+    assert torch.cat(x).is_spyre
+
+
+def test_indexing() -> None:
+    x = torch.arange(12, device="spyre").view(3, 4)
+    assert x[torch.tensor([2, 0], device="spyre")].tolist() == [[8, 9, 10, 11], [0, 1, 2, 3]]
+    x[x > 5] = -1
+    x[:, torch.tensor([1])] = 7
+    assert x.tolist() == [[0, 7, 2, 3], [4, 7, -1, -1], [-1, 7, -1, -1]]
+    with pytest.raises(IndexError, match="out of bounds"):
+        x[torch.tensor([3], device="spyre")]
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_convolution_forward_and_backward(memory_format: torch.memory_format) -> None:
+    torch.manual_seed(0)
+    reference = nn.Conv2d(3, 4, 3, padding=1)
+    layer = nn.Conv2d(3, 4, 3, padding=1)
+    layer.load_state_dict(reference.state_dict())
+    layer.to("spyre")
+    x = torch.randn(2, 3, 5, 5).to(memory_format=memory_format)
+    y, wanted = layer(x.to("spyre")), reference(x)
+    torch.testing.assert_close(y.cpu(), wanted)
+    y.sum().backward(), wanted.sum().backward()
+    torch.testing.assert_close(layer.weight.grad.cpu(), reference.weight.grad)
+    torch.testing.assert_close(layer.bias.grad.cpu(), reference.bias.grad)
+
+
+def test_counting_from_threads() -> None:
+    x = torch.ones(3, device="spyre")
+    torch.spyre.reset_fallbacks()
+
+    def work() -> None:
+        for _ in range(50):
+            torch.neg(x)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert torch.spyre.fallbacks()["aten::neg.out"] == 200
+
+
+def test_error_mode_names_the_op_and_a_way_out() -> None:
+    x = torch.ones(3, device="spyre")
+    _C.set_fallback_mode("error")
+    try:
+        with pytest.raises(NotImplementedError) as caught:
+            x.exp()
+    finally:
+        _C.set_fallback_mode("count")
+    assert "the op aten::exp.out cannot run on the spyre device" in str(caught.value)
+    assert "try: call it inside torch.compile" in str(caught.value)
+    assert x.exp().is_spyre
+
+
+def test_warn_mode_warns_once_for_each_op() -> None:
+    x = torch.ones(3, device="spyre")
+    torch.spyre.reset_fallbacks()
+    _C.set_fallback_mode("warn")
+    try:
+        with pytest.warns(UserWarning, match=r"aten::exp\.out runs on the CPU") as caught:
+            x.exp(), x.exp()
+    finally:
+        _C.set_fallback_mode("count")
+    assert len(caught) == 1
+
+
+def test_the_environment_chooses_the_mode(
+    run_python: Callable[..., CompletedProcess[str]],
+) -> None:
+    done = run_python(
+        "import torch, openspyre; openspyre.require(); torch.ones(3, device='spyre').exp()",
+        OPENSPYRE_FALLBACK="error",
+    )
+    assert done.returncode == 1
+    assert "NotImplementedError: the op aten::exp.out cannot run" in done.stderr
+
+
+def test_autograd_through_fallbacks() -> None:
+    x = torch.arange(1.0, 4.0, device="spyre", requires_grad=True)
+    (x.log() * x).sum().backward()
+    torch.testing.assert_close(x.grad.cpu(), torch.arange(1.0, 4.0).log() + 1)

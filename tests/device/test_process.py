@@ -1,0 +1,197 @@
+"""What autoload does to a process: CPU users notice nothing, and trouble leaves the device off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+Run = Callable[..., CompletedProcess[str]]
+
+
+def test_cpu_users_notice_nothing(run_python: Run) -> None:
+    code = """
+import sys, torch
+if LOAD:
+    import openspyre; openspyre._autoload()
+    assert "torch._inductor" not in sys.modules and "openspyre.compiler" not in sys.modules
+torch.manual_seed(3)
+x = torch.randn(64, 64)
+f = torch.compile(lambda x: (torch.softmax(x, -1) + torch.nn.functional.dropout(x)).sum(0))
+print(f(x).tolist(), torch.rand(3).tolist(), torch.get_default_device(), torch.ones(1).device)
+"""
+    off, on = (run_python(code.replace("LOAD", load)) for load in ("False", "True"))
+    assert off.returncode == on.returncode == 0, on.stderr
+    assert on.stdout == off.stdout
+    assert on.stderr == off.stderr
+
+
+def test_loading_is_quick(run_python: Run) -> None:
+    done = run_python(
+        """
+import time, torch
+start = time.perf_counter()
+import openspyre; openspyre._autoload()
+print(time.perf_counter() - start)
+"""
+    )
+    seconds = float(done.stdout)
+    print(f"autoload takes {seconds:.3f} s (budget 0.3 s)")
+    assert done.stderr == ""
+
+
+def test_loading_twice_is_once(run_python: Run) -> None:
+    done = run_python(
+        "import torch, openspyre\n"
+        "openspyre._autoload(); openspyre._autoload(); openspyre.require()\n"
+        "print(torch.ones(2, device='spyre').tolist())"
+    )
+    assert (done.stdout, done.stderr) == ("[1.0, 1.0]\n", "")
+
+
+def test_autoload_can_be_switched_off(run_python: Run) -> None:
+    done = run_python(
+        """
+import torch, openspyre
+openspyre._autoload()
+assert not hasattr(torch, "spyre")
+openspyre.require()
+print(torch.ones(2, device="spyre").device)
+""",
+        OPENSPYRE_AUTOLOAD="0",
+    )
+    assert (done.stdout, done.stderr) == ("spyre:0\n", "")
+
+
+OFF = """
+import warnings, torch, openspyre
+SETUP
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    openspyre._autoload()
+print(len(caught), caught[0].message)
+try:
+    openspyre.require()
+except openspyre.SpyreError as error:
+    print("raised", type(error).__name__)
+print(torch.ones(2).tolist())
+"""
+
+
+def check_off(done: CompletedProcess[str], reason: str) -> None:
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("1 openspyre leaves the device off: ")
+    assert reason in done.stdout
+    assert lines[-2:] == ["raised DeviceOff", "[1.0, 1.0]"]
+
+
+def test_off_when_the_backend_name_is_taken(run_python: Run) -> None:
+    done = run_python(OFF.replace("SETUP", "torch.utils.rename_privateuse1_backend('npu')"))
+    check_off(done, "the backend name of torch is already 'npu'")
+
+
+def test_off_when_the_module_is_taken(run_python: Run) -> None:
+    done = run_python(OFF.replace("SETUP", "import types; torch.spyre = types.ModuleType('spyre')"))
+    check_off(done, "torch.spyre already exists")
+
+
+def test_off_when_torch_is_another_version(run_python: Run) -> None:
+    setup = "import openspyre._built; openspyre._built.TORCH_VERSION = '2.12.0'"
+    done = run_python(OFF.replace("SETUP", setup))
+    check_off(done, "openspyre was built against torch 2.12.0")
+
+
+def test_off_when_the_extension_does_not_load(run_python: Run) -> None:
+    setup = "import sys; sys.modules['openspyre._C'] = None"
+    check_off(run_python(OFF.replace("SETUP", setup)), "the native extension does not load")
+
+
+def test_off_when_nothing_is_built(run_python: Run) -> None:
+    setup = "import sys; sys.modules['openspyre._built'] = None"
+    check_off(run_python(OFF.replace("SETUP", setup)), "the native extension is not built")
+
+
+def test_a_setting_that_means_nothing_leaves_it_off(run_python: Run) -> None:
+    done = run_python(
+        "import torch, openspyre; openspyre._autoload(); print(hasattr(torch, 'spyre'))",
+        OPENSPYRE_DEVICES="many",
+    )
+    assert done.stdout == "False\n"
+    assert "OPENSPYRE_DEVICES=many means nothing" in done.stderr
+
+
+def test_torch_loads_it_through_the_entry_point(run_python: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "site" / "openspyre-0.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: openspyre\nVersion: 0\n")
+    (folder / "entry_points.txt").write_text("[torch.backends]\nopenspyre = openspyre:_autoload\n")
+    done = run_python(
+        "import torch; print(torch.arange(2, device='spyre').tolist())",
+        path=(folder.parent,),
+        TORCH_DEVICE_BACKEND_AUTOLOAD="1",
+    )
+    assert (done.stdout, done.stderr) == ("[0, 1]\n", "")
+
+
+def test_importing_openspyre_does_not_import_torch(run_python: Run) -> None:
+    done = run_python("import sys, openspyre; print('torch' in sys.modules)")
+    assert done.stdout == "False\n"
+
+
+def test_forked_children(run_python: Run) -> None:
+    done = run_python(
+        """
+import os, torch, openspyre
+openspyre.require()
+def child(act):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            act()
+            os._exit(0)
+        except RuntimeError as error:
+            os._exit(7 if "spawn" in str(error) else 9)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+assert not torch.spyre.is_initialized()
+assert child(lambda: torch.ones(3, device="spyre").cpu()) == 0      # no card was open yet
+x = torch.ones(3, device="spyre")
+assert torch.spyre.is_initialized()
+assert child(lambda: torch.ones(3, device="spyre")) == 7
+assert child(lambda: torch.manual_seed(3) and torch.ones(3).sum().item()) == 0
+def bad(): assert torch.spyre._is_in_bad_fork()
+assert child(bad) == 0 and not torch.spyre._is_in_bad_fork()
+print(x.tolist())
+"""
+    )
+    assert done.stdout == "[1.0, 1.0, 1.0]\n", done.stderr
+
+
+def test_threads_share_the_device(run_python: Run) -> None:
+    done = run_python(
+        """
+import threading, torch, openspyre
+openspyre.require()
+failures = []
+def work(seed):
+    for step in range(30):
+        x = torch.full((257 + step,), seed, dtype=torch.int64)
+        y = x.to("spyre").clone()[3:] + seed
+        if not (y.cpu() == 2 * seed).all():
+            failures.append(seed)
+threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+[t.start() for t in threads], [t.join() for t in threads]
+print(failures, torch.spyre.memory_allocated())
+"""
+    )
+    assert done.stdout == "[] 0\n", done.stderr
+
+
+def test_the_process_ends_with_tensors_alive(run_python: Run) -> None:
+    start = time.monotonic()
+    done = run_python(
+        "import torch, openspyre; openspyre.require(); kept = torch.ones(5, device='spyre')"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert time.monotonic() - start < 60

@@ -1,0 +1,50 @@
+"""The environment becomes one typed value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from openspyre.errors import InvalidSetting
+from openspyre.settings import read_settings
+
+
+def test_defaults() -> None:
+    chosen = read_settings({"XDG_CACHE_HOME": "/caches"})
+    assert chosen.autoload
+    assert (chosen.devices, chosen.memory, chosen.fallback) == (1, None, "count")
+    assert chosen.threads >= 1
+    assert chosen.cache == Path("/caches/openspyre")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1048576", 1 << 20),
+        ("8GiB", 8 << 30),
+        ("8g", 8 << 30),
+        ("1.5 mb", 3 << 19),
+        ("2T", 2 << 40),
+    ],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert read_settings({"OPENSPYRE_MEMORY": text}).memory == size
+
+
+@pytest.mark.parametrize(("text", "on"), [("0", False), ("off", False), ("ON", True), ("", True)])
+def test_switches(text: str, on: bool) -> None:
+    assert read_settings({"OPENSPYRE_AUTOLOAD": text}).autoload is on
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("DEVICES", "0"), ("DEVICES", "65"), ("DEVICES", "-1"), ("DEVICES", "two"),
+        ("MEMORY", "lots"), ("MEMORY", "12"), ("MEMORY", "-4GiB"), ("THREADS", "0"),
+        ("FALLBACK", "loud"), ("AUTOLOAD", "perhaps"),
+    ],
+)  # fmt: skip
+def test_values_that_mean_nothing(name: str, text: str) -> None:
+    with pytest.raises(InvalidSetting, match=f"OPENSPYRE_{name}={text} means nothing"):
+        read_settings({f"OPENSPYRE_{name}": text})

@@ -1,0 +1,100 @@
+"""Work division: cores used, uneven parts, what may not be split."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openspyre.compiler.cost import Work, splits
+from openspyre.compiler.pipeline import plan_kernel
+from openspyre.ir.kernel import Division, Kernel, Part
+from openspyre.ir.text import parse_kernel
+from openspyre.spec import SPYRE_CARD_V1
+
+
+def planned(text: str) -> Kernel:
+    return plan_kernel(parse_kernel(text), SPYRE_CARD_V1)
+
+
+def only_division(kernel: Kernel) -> Division:
+    (division,) = kernel.divisions.values()
+    return division
+
+
+ADD = """
+kernel add
+arguments x y
+input x: f16[{0}, {1}]
+output y: f16[{0}, {1}]
+op add0 map i0:{0} i1:{1}
+  y[i0, i1] <- f16(x[i0, i1] + 1.0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "cores"),
+    [(4096, 512, 32), (1, 1, 1), (1, 64, 1), (1, 4096, 32), (7, 2048, 28), (0, 64, 1)],
+)
+def test_cores_follow_the_work(rows: int, columns: int, cores: int) -> None:
+    kernel = planned(ADD.format(rows, columns))
+    used = max((d.cores for d in kernel.divisions.values()), default=1)
+    assert used >= cores if cores > 1 else used == 1
+
+
+def test_sticks_are_not_cut() -> None:
+    division = only_division(planned(ADD.format(1, 1000)))
+    assert [p.granule for p in division.parts] == [64]
+    assert division.cores == 16  # of 1000 / 64 granules
+
+
+def test_rows_that_repeat_are_not_split() -> None:
+    division = only_division(
+        planned("""
+kernel add
+arguments x ids y
+input x: f32[1000, 512]
+input ids: i64[1000]
+mutated y: f32[10, 512]
+op put scatter i0:1000 i1:512
+  lookup k = ids[i0] size 10
+  y[k, i1] += x[i0, i1]
+""")
+    )
+    assert [p.axis for p in division.parts] == ["i1"]
+    assert division.cores == 16  # 512 / 32
+
+
+def test_a_scanned_dim_is_not_split() -> None:
+    kernel = planned("""
+kernel scan
+arguments x y
+input x: f32[6, 1000]
+output y: f32[6, 1000]
+op run0 scan i0:6 | r0:1000
+  y[i0, r0] <- sum: x[i0, r0]
+""")
+    assert [p.axis for p in only_division(kernel).parts] == ["i0"]
+
+
+def points(extent: int, part: Part, core: int) -> range:
+    """What a core holds of an axis, by the words of `kernel.Part`."""
+    grains = -(-extent // part.granule)
+    at = (core // part.stride) % part.parts
+    low, high = at * grains // part.parts, (at + 1) * grains // part.parts
+    return range(low * part.granule, min(high * part.granule, extent))
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=3), st.sampled_from([1, 64]))
+@settings(max_examples=40, deadline=None)
+def test_every_split_covers_every_point_once(extents: list[int], granule: int) -> None:
+    work = Work(tuple(extents), (granule,) * len(extents), 1.0, (), (), 0.0)
+    for split in splits(work, SPYRE_CARD_V1)[:5]:
+        total = 1
+        for parts in split:
+            total *= parts
+        assert total <= SPYRE_CARD_V1.cores
+        for extent, parts in zip(extents, split, strict=True):
+            part = Part("a", parts, 1, granule)
+            held = [p for core in range(parts) for p in points(extent, part, core)]
+            assert sorted(held) == list(range(extent))

@@ -1,0 +1,140 @@
+"""Where locals live, and that nothing in LX overlaps while both are live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from openspyre.compiler.emit import emit
+from openspyre.compiler.packing import Span, best_fit, packed
+from openspyre.compiler.residency import place
+from openspyre.ir.kernel import Kernel, Space
+from openspyre.ir.program import Copy, Node, TileLoop
+from openspyre.ir.text import parse_kernel
+from openspyre.spec import SPYRE_CARD_V1
+from tests.card_runner import check_interpreted
+from tests.planned_kernels import ALL, TWO_STEPS, replanned
+
+
+def kernel(text: str) -> Kernel:
+    return parse_kernel("kernel k\n" + text)
+
+
+@pytest.mark.parametrize(
+    ("granule", "space", "copies"), [(1, Space.LX, 3), (2, Space.DEVICE, 7), (3, Space.DEVICE, 7)]
+)
+def test_a_local_stays_in_lx_when_its_steps_divide_alike(
+    granule: int, space: Space, copies: int
+) -> None:
+    planned = place(kernel(TWO_STEPS.format(granule=granule)), SPYRE_CARD_V1)
+    assert planned.residency["t"].space is space
+    assert planned.residency["m"].space is space
+    check_interpreted(planned)
+    sections = emit(planned, SPYRE_CARD_V1).sections
+    found = [n for s in sections for n in instructions(s.body) if isinstance(n, Copy)]
+    assert len(found) == copies
+
+
+def test_a_reader_on_more_cores_goes_through_device_memory() -> None:
+    text = TWO_STEPS.format(granule=1)
+    text = text.replace("division s0: i0 parts 4", "division s0: i0 parts 2")
+    planned = place(kernel(text), SPYRE_CARD_V1)
+    assert planned.residency["t"].space is Space.DEVICE
+    check_interpreted(planned)
+
+
+def test_a_replicated_reader_needs_every_copy() -> None:
+    """The reader's cores 4..7 hold other rows than the writer put there: none at all."""
+    text = TWO_STEPS.format(granule=1)
+    text = text.replace(
+        "axes i0:8\n      bind c: i0=i0", "axes i0:8 i1:40\n      bind c: i0=i0 i1=i1"
+    )
+    text = text.replace(
+        "division s1: i0 parts 4 stride 1 granule 1",
+        "division s1: i0 parts 4 stride 1 granule 1, i1 parts 2 stride 4 granule 1",
+    )
+    planned = place(kernel(text), SPYRE_CARD_V1)
+    assert planned.residency["t"].space is Space.DEVICE
+    check_interpreted(planned)
+
+
+def test_a_guarded_reader_goes_through_device_memory() -> None:
+    text = TWO_STEPS.format(granule=1).replace("(t[i0, i1] - m[i0])", "(t?[i0, i1 - 1] - m[i0])")
+    planned = place(kernel(text), SPYRE_CARD_V1)
+    assert planned.residency["t"].space is Space.DEVICE
+    assert planned.residency["m"].space is Space.LX
+    check_interpreted(planned)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_live_tiles_never_overlap(name: str) -> None:
+    for seed in range(3):
+        planned = place(replanned(kernel(ALL[name]), seed), SPYRE_CARD_V1)
+        rows = list(planned.residency.items())
+        lx = [(n, r) for n, r in rows if r.space is Space.LX]
+        assert all(r.offset % 128 == 0 for _, r in rows)
+        assert all(r.offset + r.bytes <= SPYRE_CARD_V1.lx_usable for _, r in lx)
+        # LX is so large that no two tiles of these kernels share bytes, live or not.
+        for number, (_, a) in enumerate(lx):
+            for _, b in lx[:number]:
+                apart = a.offset + a.bytes <= b.offset or b.offset + b.bytes <= a.offset
+                assert apart or a.last < b.first or b.last < a.first
+
+
+def test_locals_of_the_pool_share_bytes_when_they_never_meet() -> None:
+    text = """
+        arguments x z
+        input x: f16[64]
+        output z: f16[64]
+        local a: f16[64]
+        local b: f16[64]
+        local c: f16[64]
+        op o0 map i0:64
+          a[i0] <- f16(x[i0] + 1.0)
+        op o1 map i0:64
+          b[i0] <- f16(a[i0] + 1.0)
+        op o2 map i0:64
+          c[i0] <- f16(b[i0] + 1.0)
+        op o3 map i0:64
+          z[i0] <- f16(c[i0] + 1.0)
+        """
+    for number in range(4):
+        text += f"""
+        step s{number}: o{number}
+          axes i0:64
+          bind o{number}: i0=i0
+        division s{number}: i0 parts {number + 1} stride 1 granule 1"""
+    planned = place(kernel(text), SPYRE_CARD_V1)
+    assert {planned.residency[n].space for n in "abc"} == {Space.DEVICE}
+    assert planned.residency["a"].offset == planned.residency["c"].offset
+    assert emit(planned, SPYRE_CARD_V1).pool_bytes == 256
+    check_interpreted(planned)
+
+
+def test_best_fit_takes_the_smallest_gap() -> None:
+    taken = [Span(0, 128, 0, 9), Span(512, 128, 0, 9), Span(896, 128, 0, 9), Span(256, 64, 7, 9)]
+    assert best_fit(200, 0, 3, taken, 128) == 640
+    assert best_fit(300, 0, 3, taken, 128) == 128
+    assert best_fit(400, 0, 3, taken, 128) == 1024
+    assert best_fit(64, 8, 8, taken, 128) == 128
+
+
+def test_lifetimes_that_do_not_meet_share_bytes() -> None:
+    assert packed([(128, 0, 1), (256, 2, 3), (128, 1, 2)], 128) == ([0, 0, 256], 384)
+
+
+def test_a_plan_of_a_smaller_lx_keeps_less() -> None:
+    whole = kernel(TWO_STEPS.format(granule=1))
+    for usable in range(1024, 3200, 128):
+        card = replace(SPYRE_CARD_V1, lx_usable=usable)
+        check_interpreted(place(whole, card), card=card)
+
+
+def instructions(body: tuple[Node, ...]) -> Iterator[Node]:
+    for node in body:
+        if isinstance(node, TileLoop):
+            yield from instructions(node.body)
+        else:
+            yield node
