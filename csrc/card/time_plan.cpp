@@ -38,7 +38,18 @@ struct SharedKeyHash {
 class Unroller {
  public:
   Unroller(const Program& program, const Section& section, const Spec& spec, const int64_t* slots)
-      : program_(program), section_(section), spec_(spec), slots_(slots) {}
+      : program_(program), section_(section), spec_(spec), slots_(slots) {
+    const auto ends = [](const Buffer& b) { return b.offset + b.bytes * b.slots; };
+    overlaps_.resize(program.buffers.size());
+    for (size_t a = 0; a < program.buffers.size(); ++a) {
+      for (size_t b = 0; b < program.buffers.size(); ++b) {
+        const Buffer &x = program.buffers[a], &y = program.buffers[b];
+        if (a != b && x.offset < ends(y) && y.offset < ends(x)) {
+          overlaps_[a].push_back(static_cast<int>(b));
+        }
+      }
+    }
+  }
 
   SectionWork run() {
     work_.cores.resize(static_cast<size_t>(section_.cores));
@@ -163,6 +174,16 @@ class Unroller {
     BufferUse& use = uses_[place.buffer];
     use.current = program_.buffers[place.buffer].slots == 2 ? static_cast<int>(trip % 2) : 0;
     SlotUse& slot = use.slots[use.current];
+    take_over(core, i, slot);
+    slot.writer = i;
+    // Buffers that share bytes with this one end here: who writes them next waits for this one.
+    for (int other : overlaps_[place.buffer]) {
+      for (SlotUse& gone : uses_[other].slots) take_over(core, i, gone);
+    }
+  }
+
+  // Instruction `i` waits for all who used the slot, which then has no user.
+  void take_over(int core, int32_t i, SlotUse& slot) {
     const Core& c = work_.cores[static_cast<size_t>(core)];
     const Unit own = c.instructions[i].unit;
     // Its own unit works in order: no token is needed for that.
@@ -172,8 +193,7 @@ class Unroller {
     if (slot.writer >= 0 && c.instructions[slot.writer].unit != own) {
       wait_for(core, i, slot.writer);
     }
-    slot.writer = i;
-    slot.readers = {-1, -1, -1, -1};
+    slot = SlotUse();
   }
 
   // --- requests ---
@@ -230,8 +250,9 @@ class Unroller {
   const int64_t* slots_;
 
   SectionWork work_;
-  std::vector<int64_t> most_points_;  // of an axis, over cores
-  std::vector<BufferUse> uses_;       // of the core being unrolled
+  std::vector<int64_t> most_points_;        // of an axis, over cores
+  std::vector<std::vector<int>> overlaps_;  // for every buffer, those that share bytes with it
+  std::vector<BufferUse> uses_;             // of the core being unrolled
   std::unordered_map<SharedKey, int32_t, SharedKeyHash> shared_;
   size_t steps_ = 0;
 };

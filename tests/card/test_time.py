@@ -224,6 +224,15 @@ def test_double_buffering_overlaps() -> None:
     assert longest <= two.cycles <= 1.35 * longest
 
 
+def test_buffers_that_share_bytes_wait_for_each_other() -> None:
+    program_ = pointwise(64, 4096, 1, ["exp"], slots=2)
+    apart = timed(program_)
+    first, second = program_.buffers[:2]
+    shared = (first, replace(second, offset=first.offset), *program_.buffers[2:])
+    together = timed(replace(program_, buffers=shared))
+    assert together.cycles >= 1.2 * apart.cycles
+
+
 def test_a_barrier_adds_the_sections() -> None:
     section = copy_section(512, 512, 32)
     held = buffers((8 * 1024, 2))

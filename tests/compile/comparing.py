@@ -38,6 +38,7 @@ def fallbacks_in(code: Sequence[str]) -> list[str]:
 
 def widened(value: Any) -> Any:
     """float16 and bfloat16 arguments as float32: the reference rounds once, at the end."""
+
     def wide(t: torch.Tensor) -> torch.Tensor:
         return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
 

@@ -176,7 +176,7 @@ def _lazy_attribute(name: str) -> Any:
     """
     if name == "Scheduling":
         try:
-            import openspyre.frontend.scheduling
+            import openspyre.frontend.scheduling  # noqa: F401
         except ImportError:
             raise
         except Exception as error:  # Inductor swallows RuntimeError, and the cause with it

@@ -107,4 +107,3 @@ def set_stream(stream: torch.Stream) -> None:
 def stream(stream: torch.Stream) -> torch.Stream:
     """The stream as a context manager: `with torch.spyre.stream(s):`."""
     return stream
-

@@ -141,9 +141,7 @@ def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:
     return tuple(left)
 
 
-def indices(
-    address: Expr, placement: Placement, domain: Domain
-) -> tuple[tuple[Expr, ...], bool]:
+def indices(address: Expr, placement: Placement, domain: Domain) -> tuple[tuple[Expr, ...], bool]:
     """One index per dim whose address is `address`, and whether all are proven in range.
 
     Dims of extent 1 and of stride 0 get index 0. An index that may leave its dim carries into
@@ -219,9 +217,7 @@ def _carried(
     return result
 
 
-def _unflattened(
-    address: Expr, placement: Placement, order: Sequence[int]
-) -> dict[int, Expr]:
+def _unflattened(address: Expr, placement: Placement, order: Sequence[int]) -> dict[int, Expr]:
     """Indices by dividing the whole address; right for dims that do not overlap."""
     found, left = {}, address
     for position, d in enumerate(order):

@@ -228,7 +228,9 @@ def _layer_norm_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     normal = (wide - mean) * rstd
     scaled = grad.float() if weight is None else grad.float() * weight.float()
     grad_x = rstd * (
-        scaled - scaled.mean(dims, keepdim=True) - normal * (scaled * normal).mean(dims, keepdim=True)
+        scaled
+        - scaled.mean(dims, keepdim=True)
+        - normal * (scaled * normal).mean(dims, keepdim=True)
     )
     outer = tuple(range(x.dim() - len(ctx.shape)))
 

@@ -19,12 +19,10 @@ from openspyre.frontend.regions import Region, Site
 from openspyre.frontend.sizes import size
 from openspyre.frontend.values import stored
 from openspyre.ir.index import Expr
-from openspyre.ir.kernel import DType, Dim, Kernel, Role, Tensor
+from openspyre.ir.kernel import Dim, DType, Kernel, Role, Tensor
 
 
-def imported(
-    nodes: Sequence[BaseSchedulerNode], *, local: Collection[str], name: str
-) -> Kernel:
+def imported(nodes: Sequence[BaseSchedulerNode], *, local: Collection[str], name: str) -> Kernel:
     """The kernel that computes `nodes` in order.
 
     Args:

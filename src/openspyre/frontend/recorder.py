@@ -126,7 +126,7 @@ class Recorder(DefaultHandler):
 
     def _fits_i32(self, expr: Expr) -> bool:
         bounds = self.domain.number(expr)
-        return bounds is not None and -(2**31) <= bounds[0] and bounds[1] < 2**31
+        return bounds is not None and bounds[0] >= -(2**31) and bounds[1] < 2**31
 
     def _compared(self, op: str, difference: Expr) -> bool | None:
         bounds = self._refined().interval(difference)
@@ -182,7 +182,9 @@ class Recorder(DefaultHandler):
                     total = self.a.apply(op, total, self._of_sympy(part), dtype=torch.float32)
                 return total
             case sympy.Pow(args=[x, y]) if not expr.is_integer:
-                return self.a.apply("pow", self._of_sympy(x), self._of_sympy(y), dtype=torch.float32)
+                return self.a.apply(
+                    "pow", self._of_sympy(x), self._of_sympy(y), dtype=torch.float32
+                )
         return self.a.index(self._expr(expr))
 
     def _expr(self, expr: sympy.Expr) -> Expr:
@@ -197,8 +199,7 @@ class Recorder(DefaultHandler):
         found, safe = indices(self._expr(index) + site.shift, site.placement, domain)
         if self.masks and domain is not self.domain:
             safe = all(
-                self.domain.inside(i, e)
-                for i, e in zip(found, site.placement.shape, strict=True)
+                self.domain.inside(i, e) for i, e in zip(found, site.placement.shape, strict=True)
             )
         tensor = self.region.current(site.tensor)
         dtype = _computable(site.dtype)
@@ -344,7 +345,9 @@ class Recorder(DefaultHandler):
         self._stored(name, index, self._made(value))
 
     def _made(self, value: Any) -> Made:
-        return value if isinstance(value, Pending) else self.a.value(self._operand_or_pending(value))
+        return (
+            value if isinstance(value, Pending) else self.a.value(self._operand_or_pending(value))
+        )
 
     def _operand_or_pending(self, value: Any) -> Any:
         return self._operand(value)

@@ -124,9 +124,7 @@ class Symbols:
         return LARGEST if value is None else value
 
 
-def _bounded(
-    expr: Expr, limits: Mapping[str, tuple[int, int]], *, lower: bool
-) -> int | None:
+def _bounded(expr: Expr, limits: Mapping[str, tuple[int, int]], *, lower: bool) -> int | None:
     """Interval bound of a non-polynomial size: only the constant case is worth proving."""
     return expr.constant
 

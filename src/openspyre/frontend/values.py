@@ -35,7 +35,9 @@ STORED: Mapping[torch.dtype, DType] = MappingProxyType(
     }
 )
 _NARROW = frozenset({torch.int16, torch.int8, torch.uint8})
-_WRAPPING = frozenset({"add", "sub", "mul", "neg", "abs", "shl", "pow", "truncdiv", "floordiv", "not"})
+_WRAPPING = frozenset(
+    {"add", "sub", "mul", "neg", "abs", "shl", "pow", "truncdiv", "floordiv", "not"}
+)
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 

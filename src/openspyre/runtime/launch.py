@@ -15,8 +15,8 @@ from functools import partial
 from openspyre._C import Kernel, empty_strided_spyre
 from openspyre.compiler.pipeline import compile_kernel
 from openspyre.ir.binary import encode
-from openspyre.ir.kernel import Role
 from openspyre.ir.kernel import Kernel as Region
+from openspyre.ir.kernel import Role
 from openspyre.ir.text import parse_kernel
 from openspyre.spec import SPYRE_CARD_V1
 
