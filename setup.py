@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import shutil
 import sys
 from pathlib import Path
 
@@ -24,21 +25,35 @@ CARD = Path("openspyre") / "lib" / "libspyre_card.so"
 
 
 class BuildAll(BuildExtension):
-    """Builds the card's library first, then the extension that links to it."""
+    """Builds the card's library, the extension that links to it, and a note of torch's version."""
+
+    def run(self) -> None:
+        in_place = bool(self.inplace)  # setuptools clears it while it builds
+        super().run()
+        if in_place:
+            for path in (CARD, BUILT):
+                place(Path(self.build_lib) / path, ROOT / "src" / path)
 
     def build_extensions(self) -> None:
-        packages = ROOT / "src" if self.inplace else Path(self.build_lib).resolve()
+        packages = Path(self.build_lib).resolve()
         jobs = int(os.environ.get("MAX_JOBS", os.cpu_count() or 1))
         card = runpy.run_path(str(ROOT / "csrc" / "card" / "build.py"))
         card["build"](packages / CARD, Path(self.build_temp).resolve() / "card", jobs)
         for extension in self.extensions:
             extension.library_dirs.append(str((packages / CARD).parent))
         super().build_extensions()
-        built = packages / BUILT
-        built.write_text(
+        (packages / BUILT).write_text(
             '"""Written by setup.py: what the extension was built against."""\n\n'
             f"TORCH_VERSION = {torch.__version__!r}\n"
         )
+
+
+def place(source: Path, target: Path) -> None:
+    """Copies a file so that a process which has the old one mapped keeps it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(target.name + ".part")
+    shutil.copy2(source, partial)
+    partial.replace(target)
 
 
 # setuptools passes -g and -O3 before these; what comes last counts.

@@ -21,7 +21,8 @@ if case == "minilm":
     model = load_encoder(fetch(MINILM, settings().cache / "models")).model
     model = model.half().to(device) if device == "spyre" else model
     ids = torch.randint(1000, 30000, (8, 128)).to(device)
-    function, inputs = torch.compile(model), {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    function = torch.compile(model)
 else:
     function, inputs = torch.compile(lambda x: x + 1), {"x": torch.randn(64).to(device)}
 with torch.inference_mode():
@@ -47,7 +48,9 @@ def cold(device: str, case: str) -> float:
 def main() -> None:
     rows = []
     for case in ("x + 1", "minilm"):
-        times = {device: sorted(cold(device, case) for _ in range(3))[1] for device in ("spyre", "cpu")}
+        times = {
+            device: sorted(cold(device, case) for _ in range(3))[1] for device in ("spyre", "cpu")
+        }
         detail = f"CPU Inductor {times['cpu']:.2f} s; first call, median of 3 fresh processes"
         rows.append(Measurement("compile", f"{case}, cold", times["spyre"], "s", None, detail))
     report(rows)

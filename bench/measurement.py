@@ -40,7 +40,9 @@ def seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def paired(a: Callable[[], object], b: Callable[[], object], rounds: int) -> tuple[float, float, float]:
+def paired(
+    a: Callable[[], object], b: Callable[[], object], rounds: int
+) -> tuple[float, float, float]:
     """Medians of a's and b's seconds and of the ratio a/b, over alternating rounds."""
     pairs = [(seconds(a), seconds(b)) for _ in range(rounds)]
     return (

@@ -12,7 +12,6 @@ from openspyre.ir.kernel import (
     Access,
     Call,
     Const,
-    Dim,
     DType,
     Index,
     Kind,

@@ -15,7 +15,6 @@ from pathlib import Path
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import Dim, DType, Kernel, Op, Role, Tensor, loads
 from openspyre.ir.text import contiguous_strides
-
 from tests.region_bodies import NestReader, index_expr
 
 DATA = Path(__file__).parent / "data" / "regions"

@@ -92,7 +92,9 @@ def test_nothing_below_the_frontend_imports_late(part: str) -> None:
     late = []
     for path in sorted((PACKAGE / part).rglob("*.py")):
         tree = ast.parse(path.read_text())
-        top = {n for stmt in tree.body for n in ([stmt] if not isinstance(stmt, ast.If) else stmt.body)}
+        top = {
+            n for stmt in tree.body for n in ([stmt] if not isinstance(stmt, ast.If) else stmt.body)
+        }
         for node, module in imported(tree):
             if module.split(".")[0] == "openspyre" and node not in top:
                 late.append(f"{path.name}:{node.lineno}: {module}")

@@ -42,7 +42,7 @@ def test_it_is_short() -> None:
 
 @pytest.mark.parametrize("row", rows("What works today"), ids=lambda row: row[0])
 def test_every_claim_is_held_by_tests_that_run(row: list[str]) -> None:
-    """The whole suite is green or the claim is not: what is named must exist, and not be skipped."""
+    """The suite is green or the claim is not: what is named must exist and not be skipped."""
     (path,) = re.findall(r"`(tests/[\w/.]+)`", row[2])
     held = ROOT / path
     assert names_of_tests(held), f"{path} holds no test"

@@ -7,6 +7,7 @@ import difflib
 import importlib.util
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -35,7 +36,8 @@ def users_code(folder: Path, text: str) -> ModuleType:
     path = folder / "tour.py"
     path.write_text(match[1])
     spec = importlib.util.spec_from_file_location("tour", path)
-    assert spec and spec.loader
+    assert spec
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -66,7 +68,9 @@ def on_card(kernel: Kernel, x: torch.Tensor, device: torch.Tensor) -> str:
     oracle = torch.from_numpy(evaluate(kernel, inputs)[output])
     torch.testing.assert_close(got, oracle, atol=2e-6, rtol=1e-3)
     assert torch.equal(got, device)
-    first, last = (", ".join(f"{v:.5f}" for v in row.tolist()) for row in (got[0, :4], got[-1, -4:]))
+    first, last = (
+        ", ".join(f"{v:.5f}" for v in row.tolist()) for row in (got[0, :4], got[-1, -4:])
+    )
     return (
         f"y[0, :4]       {first}\n"
         f"y[-1, -4:]     {last}\n"
@@ -88,9 +92,8 @@ def blocks(folder: Path, text: str) -> Mapping[str, str]:
     planned = plan_kernel(
         kernel, SPYRE_CARD_V1, lambda name, k: printed.append((name, print_kernel(k)))
     )
-    pairs = zip(printed, printed[1:], strict=False)
     found = {"importer": printed[0][1]}
-    found |= {name: changes(before, after) for (_, before), (name, after) in pairs}
+    found |= {name: changes(before, after) for (_, before), (name, after) in pairwise(printed)}
     found["program"] = print_program(emit(planned, SPYRE_CARD_V1))
     found["card"] = on_card(planned, module.x, device)
     return found

@@ -19,12 +19,21 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent
 DEVELOPMENT_OUTPUT = SOURCES.parent.parent / "src" / "openspyre" / "lib" / "libspyre_card.so"
-FLAGS = (
-    "-std=c++17 -O3 -g0 -fPIC -fvisibility=hidden -ffp-contract=off -pthread -Wall -Wextra -Werror"
-).split()
+FLAGS = [
+    "-std=c++17",
+    "-O3",
+    "-g0",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-ffp-contract=off",
+    "-pthread",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+]
 ISA_FLAGS: Mapping[str, list[str]] = {
-    "avx512": "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mf16c -mfma -mavx2".split(),
-    "avx2": "-mavx2 -mfma -mf16c".split(),
+    "avx512": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mf16c", "-mfma", "-mavx2"],
+    "avx2": ["-mavx2", "-mfma", "-mf16c"],
 }
 
 

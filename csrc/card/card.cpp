@@ -172,7 +172,7 @@ int spyre_program_run(spyre_program* program, uint64_t slot_address, spyre_error
     require(bytes == 0 || (card->holds(slot_address, bytes) && slot_address % 8 == 0),
             "the symbol block does not lie in the card's memory");
     const std::lock_guard<std::mutex> turn(card->running);
-    const Machine machine{card->kernels, &card->memory, &card->lx, &card->pool,
+    const Machine machine{card->kernels, &card->memory,  &card->lx,       &card->pool,
                           &card->panels, &card->workers, ++card->launches};
     program->code.run(machine, reinterpret_cast<const int64_t*>(slot_address));
   });

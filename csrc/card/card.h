@@ -39,10 +39,10 @@ typedef struct {
   uint64_t pt_busy, sfu_busy, load_busy, store_busy;
   uint64_t device_read_bytes, device_write_bytes;  // multicast data counts once
   uint64_t ring_bytes;
-  uint64_t flop;      // of PT: 2 per multiply-add
-  uint64_t sfu_ops;   // scalar ops of SFU
-  uint64_t lx_peak;   // bytes of the fullest core
-  uint64_t cores;     // that had work
+  uint64_t flop;          // of PT: 2 per multiply-add
+  uint64_t sfu_ops;       // scalar ops of SFU
+  uint64_t lx_peak;       // bytes of the fullest core
+  uint64_t cores;         // that had work
   uint64_t instructions;  // dynamic, all cores
 } spyre_report;
 
@@ -52,8 +52,7 @@ typedef struct {
 // `threads`: host threads that run cores, the calling one included; 0: as many as the process may
 // use.
 SPYRE_API int spyre_card_open(const char* const* names, const double* values, size_t count,
-                              uint64_t memory, int threads, spyre_card** card,
-                              spyre_error* error);
+                              uint64_t memory, int threads, spyre_card** card, spyre_error* error);
 SPYRE_API void spyre_card_close(spyre_card* card);
 // Uses the kernels of an instruction set ("avx512", "avx2", "portable") instead of the best one.
 // Results do not depend on it. Only before the first program.
@@ -88,15 +87,14 @@ SPYRE_API int spyre_program_fill(const spyre_program* program, const uint64_t* a
                                  int64_t* slots, spyre_error* error);
 // Step 2 is a copy of the block to card memory at `slot_address`.
 // Step 3: runs the program against the block there. Returns when it has finished.
-SPYRE_API int spyre_program_run(spyre_program* program, uint64_t slot_address,
-                                spyre_error* error);
+SPYRE_API int spyre_program_run(spyre_program* program, uint64_t slot_address, spyre_error* error);
 // Cycles of the program for the sizes in a block; values are not computed, addresses not used.
-SPYRE_API int spyre_program_time(spyre_program* program, const int64_t* slots,
-                                 spyre_report* report, spyre_error* error);
+SPYRE_API int spyre_program_time(spyre_program* program, const int64_t* slots, spyre_report* report,
+                                 spyre_error* error);
 
 // --- facts ---------------------------------------------------------------------------------
-SPYRE_API const char* spyre_isa(void);             // "avx512", "avx2" or "portable"
-SPYRE_API const char* spyre_op_name(int code);     // NULL if there is none
+SPYRE_API const char* spyre_isa(void);          // "avx512", "avx2" or "portable"
+SPYRE_API const char* spyre_op_name(int code);  // NULL if there is none
 SPYRE_API int spyre_format_version(void);
 
 #ifdef __cplusplus

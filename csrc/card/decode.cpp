@@ -402,16 +402,21 @@ Program decode(const uint8_t* bytes, size_t count, const Spec& spec) {
 
 std::vector<AxisRange> ranges_of(const Section& section, const int64_t* slots, int core) {
   std::vector<AxisRange> ranges;
-  ranges.reserve(section.axes.size());
+  fill_ranges(section, slots, core, &ranges);
+  return ranges;
+}
+
+void fill_ranges(const Section& section, const int64_t* slots, int core,
+                 std::vector<AxisRange>* ranges) {
+  ranges->clear();
   for (const Axis& axis : section.axes) {
     const int64_t extent = axis.extent.of(slots);
     if (extent > kMaxPoints) {
       throw Failure(SPYRE_STOPPED, "axis " + axis.name + " of section " + section.name + " has " +
                                        std::to_string(extent) + " points");
     }
-    ranges.push_back(part_of(axis, extent, core));
+    ranges->push_back(part_of(axis, extent, core));
   }
-  return ranges;
 }
 
 bool skips(const Node& node, const std::vector<AxisRange>& ranges) {

@@ -219,6 +219,9 @@ inline AxisRange part_of(const Axis& axis, int64_t extent, int core) {
 // Ranges of every axis of a section for a core (core < section.cores), outside of all loops.
 // Throws Failure(SPYRE_STOPPED) for an extent above 2^40.
 std::vector<AxisRange> ranges_of(const Section& section, const int64_t* slots, int core);
+// The same into a vector that is used again.
+void fill_ranges(const Section& section, const int64_t* slots, int core,
+                 std::vector<AxisRange>* ranges);
 
 // Trips of a loop over a range: an empty range makes one trip with an empty tile, so that a
 // reduction over it still writes its neutral element. (Instructions that walk it otherwise skip.)

@@ -60,12 +60,8 @@ class SectionRun {
 
  private:
   void run_core(int core, Worker& worker) {
-    worker.axes.clear();
-    for (const Axis& axis : section_.axes) {
-      worker.axes.push_back(part_of(axis, axis.extent.of(slots_), core));
-    }
-    const Frame frame{machine_,    program_,   slots_, worker.axes, machine_.lx->of_core(core),
-                      worker};
+    fill_ranges(section_, slots_, core, &worker.axes);
+    const Frame frame{machine_, program_, slots_, worker.axes, machine_.lx->of_core(core), worker};
     auto visit = [&](const Node& node, const std::vector<AxisRange>&, int64_t) {
       execute(frame, node);
     };
@@ -125,7 +121,6 @@ void Executable::run(const Machine& machine, const int64_t* slots) {
 void Executable::run_section(const Machine& machine, size_t number, const int64_t* slots) {
   const Section& section = program_.sections[number];
   const SectionPlan& plan = plans_[number];
-  ranges_of(section, slots, 0);  // refuses absurd extents
   for (size_t f = 0; f < plan.forwards.size(); ++f) {
     const bool now = forwards_now(plan.forwards[f], plan, section, slots);
     sources_[f] = now ? &plan.forwards[f].load->source : nullptr;

@@ -267,8 +267,8 @@ class CarefulMove {
     if (step == 0) {
       if (offset < 0 || offset >= size) high = 0;
     } else if (step > 0) {
-      low = -floor_div(offset, step);             // ceil(-offset / step)
-      high = -floor_div(offset - size, step);     // ceil((size - offset) / step)
+      low = -floor_div(offset, step);          // ceil(-offset / step)
+      high = -floor_div(offset - size, step);  // ceil((size - offset) / step)
     } else {
       low = floor_div(offset - size, -step) + 1;  // offset + step x < size
       high = floor_div(offset, -step) + 1;        // offset + step x >= 0
@@ -369,12 +369,12 @@ void execute_copy(const Frame& frame, const Copy& copy, const Places& places) {
   const bool load = copy.is_load();
   const Operand from =
       load ? frame.unchecked(source, walk) : frame.operand(source, walk, copy.origin);
-  const Operand to = load ? frame.operand(copy.target, walk, copy.origin)
-                          : frame.unchecked(copy.target, walk);
+  const Operand to =
+      load ? frame.operand(copy.target, walk, copy.origin) : frame.unchecked(copy.target, walk);
   Operand indices[kMaxAxes];
   for (size_t i = 0; i < copy.indirect.size(); ++i) {
-    indices[i] = frame.operand(places(static_cast<int>(i) + 1, copy.indirect[i].place), walk,
-                               copy.origin);
+    indices[i] =
+        frame.operand(places(static_cast<int>(i) + 1, copy.indirect[i].place), walk, copy.origin);
   }
   CarefulMove(frame, copy, walk, from, to, indices).run();
 }

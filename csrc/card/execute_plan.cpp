@@ -40,7 +40,8 @@ class SectionScan {
   void add(const Node& node) {
     if (const auto* copy = std::get_if<Copy>(&node.form)) {
       if (copy->indirect.size() > static_cast<size_t>(kMaxAxes)) {
-        throw Failure(SPYRE_INVALID_PROGRAM, "the program is malformed: a copy has too many indices");
+        throw Failure(SPYRE_INVALID_PROGRAM,
+                      "the program is malformed: a copy has too many indices");
       }
       use(node, copy->is_load() ? -1 : 0, copy->lx());
       for (size_t i = 0; i < copy->indirect.size(); ++i) {
@@ -78,9 +79,7 @@ const TileLoop* origin_loop(const Term& term, const std::vector<const TileLoop*>
   return nullptr;
 }
 
-bool same_value(const Value& a, const Value& b) {
-  return a.number == b.number && a.slot == b.slot;
-}
+bool same_value(const Value& a, const Value& b) { return a.number == b.number && a.slot == b.slot; }
 
 bool same_terms(const Use& a, const Use& b) {
   if (a.place->terms.size() != b.place->terms.size()) return false;

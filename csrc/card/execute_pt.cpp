@@ -24,8 +24,7 @@ struct Dims {
   void add(const Dim& d) {
     if (d.count == 1) return;
     Dim* last = size ? &dim[size - 1] : nullptr;
-    if (last && last->a == d.a * d.count && last->b == d.b * d.count &&
-        last->c == d.c * d.count) {
+    if (last && last->a == d.a * d.count && last->b == d.b * d.count && last->c == d.c * d.count) {
       *last = {last->count * d.count, d.a, d.b, d.c};
     } else {
       dim[size++] = d;
@@ -77,16 +76,15 @@ class Matmul {
     for (int i = 0; i < m.size; ++i) outer_.add(m.dim[i]);
     for (int i = 0; i < n.size; ++i) outer_.add(n.dim[i]);
     check_layout();
-    for_each(outer_.dim, outer_.size, 0, 0, 0, [this](int64_t a, int64_t b, int64_t c) {
-      tile(a_.at + a, b_.at + b, c_.at + c);
-    });
+    for_each(outer_.dim, outer_.size, 0, 0, 0,
+             [this](int64_t a, int64_t b, int64_t c) { tile(a_.at + a, b_.at + b, c_.at + c); });
   }
 
  private:
   int gather(const std::vector<int>& axes, int position, Dims* dims) const {
     for (size_t i = 0; i < axes.size(); ++i, ++position) {
-      dims->add({walk_.count[position], a_.stride[position], b_.stride[position],
-                 c_.stride[position]});
+      dims->add(
+          {walk_.count[position], a_.stride[position], b_.stride[position], c_.stride[position]});
     }
     return position;
   }
@@ -171,8 +169,8 @@ class Matmul {
     }
     panel_stride_ = kColumns;
     panel_step_ = k_points_ * kColumns * a_size_;
-    const PanelKey key = {b,           k_points_, columns_.count, k.b / a_size_,
-                          columns_.b / a_size_, pt_.b.dtype};
+    const PanelKey key = {
+        b, k_points_, columns_.count, k.b / a_size_, columns_.b / a_size_, pt_.b.dtype};
     const bool kept = one_k && b_place_.space == Space::Device && b_place_.argument >= 0;
     if (kept && k_points_) {
       panels_ = frame_.machine.panels->panels(key, frame_.kernels(), frame_.machine.launch);

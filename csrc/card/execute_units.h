@@ -9,9 +9,9 @@ namespace spyre {
 // Where the operands of an instruction really lie: an LX tile whose load was left out stands for
 // the device memory it would have come from (execute_plan.h).
 struct Places {
-  const int* forward;            // by operand: number of the load, -1 for none; null: no operand
-  const Place* const* sources;   // by load: its source in this launch, null when it is copied
-  bool elided = false;           // this instruction is such a load: check, do not move
+  const int* forward;           // by operand: number of the load, -1 for none; null: no operand
+  const Place* const* sources;  // by load: its source in this launch, null when it is copied
+  bool elided = false;          // this instruction is such a load: check, do not move
 
   const Place& operator()(int operand, const Place& own) const {
     if (!forward || forward[operand] < 0) return own;

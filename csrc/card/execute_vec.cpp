@@ -158,9 +158,10 @@ class VecRun {
   // --- one block: rows [row_, row_ + block_), lanes [lane_, lane_ + width_) ---
 
   char* address(int stream, int64_t row, int64_t lane) const {
-    const uintptr_t at = row_base_[stream] +
-                         static_cast<uintptr_t>(row) * static_cast<uintptr_t>(stride(stream, rows_)) +
-                         static_cast<uintptr_t>(lane) * static_cast<uintptr_t>(stride(stream, lanes_));
+    const uintptr_t at =
+        row_base_[stream] +
+        static_cast<uintptr_t>(row) * static_cast<uintptr_t>(stride(stream, rows_)) +
+        static_cast<uintptr_t>(lane) * static_cast<uintptr_t>(stride(stream, lanes_));
     return reinterpret_cast<char*>(at);
   }
 
@@ -194,8 +195,8 @@ class VecRun {
   void run_step(const VecStep& step) {
     switch (step.kind) {
       case VecStep::Call:
-        step.call(regs_ + step.to, regs_ + step.args[0], regs_ + step.args[1],
-                  regs_ + step.args[2], all_lanes());
+        step.call(regs_ + step.to, regs_ + step.args[0], regs_ + step.args[1], regs_ + step.args[2],
+                  all_lanes());
         break;
       case VecStep::Load:
         load(step);

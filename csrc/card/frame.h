@@ -67,7 +67,7 @@ struct Walk {
 
 // An operand at the start of every walked range, with its strides in bytes by position in the walk.
 struct Operand {
-  char* at = nullptr;
+  char* at;
   int64_t stride[kMaxAxes];
 };
 

@@ -21,14 +21,15 @@ uint64_t rounded_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) /
 
 Mapping::Mapping(uint64_t bytes)
     : bytes_(bytes), mapped_(rounded_up(bytes, page_bytes()) + page_bytes()) {
-  void* at = bytes > (uint64_t{1} << 46)
-                 ? MAP_FAILED
-                 : mmap(nullptr, mapped_, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  constexpr uint64_t kMost = uint64_t{1} << 46;  // of what a process can address
+  errno = ENOMEM;
+  void* at = bytes > kMost ? MAP_FAILED
+                           : mmap(nullptr, mapped_, PROT_READ | PROT_WRITE,
+                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED) {
-    throw Failure(SPYRE_OUT_OF_MEMORY, "cannot reserve " + std::to_string(bytes) +
-                                           " bytes of address space for the card: " +
-                                           std::strerror(errno));
+    throw Failure(SPYRE_OUT_OF_MEMORY,
+                  "cannot reserve " + std::to_string(bytes) +
+                      " bytes of address space for the card: " + std::strerror(errno));
   }
   // Fewer TLB misses where the kernel has huge pages; a refusal changes nothing.
   madvise(at, mapped_, MADV_HUGEPAGE);

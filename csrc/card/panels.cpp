@@ -83,6 +83,7 @@ PanelCache::Entry* PanelCache::acquire(const PanelKey& key, uint64_t launch) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& entry : entries_) {
     if (!(entry->key == key)) continue;
+    if (entry->stale && entry->launch == launch) return nullptr;  // a thread may be reading it
     if (entry->stale) entry->reset();
     entry->launch = launch;
     return entry.get();

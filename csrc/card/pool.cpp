@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <climits>
+#include <utility>
 
 namespace spyre {
 namespace {
@@ -46,8 +47,8 @@ const cpu_set_t& allowed_cpus() {
 Pool::Pool(int threads) : threads_(threads > 0 ? threads : CPU_COUNT(&allowed_cpus())) {}
 
 Pool::~Pool() {
-  if (owner_ != getpid()) {  // after a fork the threads exist only in the parent
-    for (std::thread& worker : workers_) worker.detach();
+  if (owner_ != getpid()) {
+    forget_workers();
     return;
   }
   stop_.store(true);
@@ -56,9 +57,14 @@ Pool::~Pool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-void Pool::spawn() {
-  for (std::thread& worker : workers_) worker.detach();  // the parent's, in a forked child
+// In a forked child the workers do not exist: their handles can be neither joined nor detached.
+void Pool::forget_workers() {
+  if (!workers_.empty()) new std::vector<std::thread>(std::move(workers_));
   workers_.clear();
+}
+
+void Pool::spawn() {
+  forget_workers();
   worker_ids_.assign(threads_, 0);
   avoided_cpu_ = -1;
   active_ = parked_ = ready_ = 0;

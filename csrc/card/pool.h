@@ -30,11 +30,12 @@ class Pool {
   using Call = void (*)(void* job, int thread);
   void start(void* job, Call call);
   void spawn();
+  void forget_workers();
   void loop(int thread);
   void keep_workers_off(int cpu);
 
   const int threads_;
-  int owner_ = 0;        // process that spawned the workers: they do not survive a fork
+  int owner_ = 0;         // process that spawned the workers: they do not survive a fork
   int avoided_cpu_ = -1;  // the caller's, taken out of the workers' affinity
   std::vector<std::thread> workers_;
   std::vector<int> worker_ids_;  // of the kernel, for affinity

@@ -14,13 +14,13 @@ struct VecStep {
   enum Kind : uint8_t { Const, Scalar, Load, Index, Call, Output };
   Kind kind;
   int value_class = 0;
-  int to = 0;         // register it fills; Output: register it stores
-  int args[3] = {};   // Call: registers
-  int number = 0;     // Load: input, Index: index, Scalar: slot, Output: output
-  int spare = 0;      // Output with a reduction: register for the partial results
+  int to = 0;           // register it fills; Output: register it stores
+  int args[3] = {};     // Call: registers
+  int number = 0;       // Load: input, Index: index, Scalar: slot, Output: output
+  int spare = 0;        // Output with a reduction: register for the partial results
   int64_t element = 0;  // Output: bytes
   VecFn call = nullptr;
-  LoadFn load = nullptr;   // Load; Output: of what a reduction continues
+  LoadFn load = nullptr;    // Load; Output: of what a reduction continues
   StoreFn store = nullptr;  // Output
   double constant = 0;
   int64_t integer = 0;
@@ -30,7 +30,7 @@ struct VecCode {
   std::vector<VecStep> once;  // per instruction: constants and scalars
   std::vector<VecStep> each;  // per block of rows and lanes
   int registers = 1;
-  int64_t lane_bytes = 4;  // of the widest class in use
+  int64_t lane_bytes = 4;      // of the widest class in use
   bool reduces_lanes = false;  // possibly: some output is a reduction
 };
 

@@ -50,7 +50,9 @@ def moved(
     axes = [Axis(f"a{d}", shape[d], parts if d == 0 else 1) for d in range(rank)]
     walked = tuple(range(rank))
     body = [
-        Copy(walked, device(0, dtype, dict(enumerate(contiguous(shape, item)))), lx(0, dtype, in_lx)),
+        Copy(
+            walked, device(0, dtype, dict(enumerate(contiguous(shape, item)))), lx(0, dtype, in_lx)
+        ),
         Copy(walked, lx(0, dtype, in_lx), device(1, dtype, target)),
     ]
     size = max(int(np.prod(shape)) * item, 1)
@@ -138,7 +140,9 @@ def test_bounds_zero_fill_loads(card: SoftwareCard, shift: int) -> None:
     for j in range(10):
         if 0 <= j + shift < 10:
             wanted[:, j] = source[:, j + shift]
-    np.testing.assert_array_equal(np.frombuffer(card.read(out, 240), np.int32).reshape(6, 10), wanted)
+    np.testing.assert_array_equal(
+        np.frombuffer(card.read(out, 240), np.int32).reshape(6, 10), wanted
+    )
 
 
 @pytest.mark.parametrize(("coefficient", "offset"), [(1, 0), (-1, 4), (2, -3), (-2, 7)])
@@ -146,9 +150,7 @@ def test_bounds_over_two_axes(card: SoftwareCard, coefficient: int, offset: int)
     """Stores move only the elements that a bound over both axes allows."""
     source = np.arange(1, 43, dtype=np.uint8).reshape(6, 7)
     axes = [Axis("i", 6), Axis("j", 7)]
-    bound = Bound(
-        (Term(0, 1, Origin.ABSOLUTE), Term(1, coefficient, Origin.ABSOLUTE)), offset, 5
-    )
+    bound = Bound((Term(0, 1, Origin.ABSOLUTE), Term(1, coefficient, Origin.ABSOLUTE)), offset, 5)
     tile = lx(0, DType.U8, {0: 7, 1: 1})
     body = [
         Copy((0, 1), device(0, DType.U8, {0: 7, 1: 1}), tile),
@@ -299,13 +301,19 @@ def test_sections_see_what_earlier_ones_stored(card: SoftwareCard) -> None:
     first = Section(
         "first",
         (Axis("i", 40, 8), Axis("j", 24)),
-        (Copy((0, 1), device(0, DType.I32, strides), tile), Copy((0, 1), tile, device(1, DType.I32, back))),
+        (
+            Copy((0, 1), device(0, DType.I32, strides), tile),
+            Copy((0, 1), tile, device(1, DType.I32, back)),
+        ),
     )
     turned = lx(0, DType.I32, {0: 4, 1: 160})
     second = Section(
         "second",
         (Axis("i", 40), Axis("j", 24, 6)),
-        (Copy((0, 1), device(1, DType.I32, back), turned), Copy((0, 1), turned, device(2, DType.I32, back))),
+        (
+            Copy((0, 1), device(1, DType.I32, back), turned),
+            Copy((0, 1), turned, device(2, DType.I32, back)),
+        ),
     )
     zeros = np.zeros((24, 40), np.int32)
     prog = program([], [], buffers(4096), 3, sections=[first, second])

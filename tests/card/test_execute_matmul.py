@@ -178,7 +178,10 @@ def test_kept_panels_follow_their_weight(card: SoftwareCard) -> None:
     tile = lx(0, DType.F16, {0: 2})
     copy = program(
         axes,
-        [Copy((0,), device(0, DType.F16, {0: 2}), tile), Copy((0,), tile, device(1, DType.F16, {0: 2}))],
+        [
+            Copy((0,), device(0, DType.F16, {0: 2}), tile),
+            Copy((0,), tile, device(1, DType.F16, {0: 2})),
+        ],
         buffers(4000),
         2,
     )
@@ -275,7 +278,11 @@ def test_a_store_over_the_source_keeps_the_load(card: SoftwareCard) -> None:
     sizes = (6, 6, 6)
     a, b = operands(sizes, DType.F32)
     square = {M: 24, K: 4}
-    tile, other, c = lx(0, DType.F32, square), lx(1, DType.F32, {K: 24, N: 4}), lx(2, DType.F32, {M: 24, N: 4})
+    tile, other, c = (
+        lx(0, DType.F32, square),
+        lx(1, DType.F32, {K: 24, N: 4}),
+        lx(2, DType.F32, {M: 24, N: 4}),
+    )
     body = [
         Copy((M, K), device(0, DType.F32, square), tile),
         Copy((K, N), device(1, DType.F32, {K: 24, N: 4}), other),
@@ -284,7 +291,9 @@ def test_a_store_over_the_source_keeps_the_load(card: SoftwareCard) -> None:
         Copy((M, N), c, device(2, DType.F32, {M: 24, N: 4})),
     ]
     axes = [Axis("m", 6), Axis("n", 6), Axis("k", 6)]
-    got = run(card, program(axes, body, buffers(144, 144, 144), 3), [a, b, np.zeros((6, 6), np.float32)])
+    got = run(
+        card, program(axes, body, buffers(144, 144, 144), 3), [a, b, np.zeros((6, 6), np.float32)]
+    )
     np.testing.assert_array_equal(got[0], b)
     check(got[2], a, b, DType.F32, DType.F32)
 

@@ -81,7 +81,9 @@ def random_ops(rng: np.random.Generator, inputs: list[DType]) -> list[VecOp]:
 def test_vector_programs(card: SoftwareCard, seed: int) -> None:
     rng = np.random.default_rng(seed)
     rank = int(rng.integers(1, 5))
-    extents = [int(rng.choice([0, 1, 2, 3, 5, 17, 66], p=[0.03, *[0.97 / 6] * 6])) for _ in range(rank)]
+    extents = [
+        int(rng.choice([0, 1, 2, 3, 5, 17, 66], p=[0.03, *[0.97 / 6] * 6])) for _ in range(rank)
+    ]
     while np.prod(extents) > 6000:
         extents[int(np.argmax(extents))] //= 3
 

@@ -109,7 +109,18 @@ def evaluate(
     return run(card, prog, [*given, *out], **more)[len(given) :]
 
 
-SHAPES = [(1,), (7,), (64,), (1000,), (3000,), (5, 3), (17, 100), (3, 5, 64), (2, 3, 1030), (4, 1, 9)]
+SHAPES = [
+    (1,),
+    (7,),
+    (64,),
+    (1000,),
+    (3000,),
+    (5, 3),
+    (17, 100),
+    (3, 5, 64),
+    (2, 3, 1030),
+    (4, 1, 9),
+]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -138,7 +149,12 @@ def test_integers_wrap(card: SoftwareCard, dtype: DType) -> None:
     rng = np.random.default_rng(1)
     x = rng.integers(info.min, info.max, 777, dtype=info.dtype, endpoint=True)
     y = rng.integers(info.min, info.max, 777, dtype=info.dtype, endpoint=True)
-    ops = [load(0, dtype), load(1, dtype), op("mul", dtype.compute, 0, 1), op("add", dtype.compute, 2, 0)]
+    ops = [
+        load(0, dtype),
+        load(1, dtype),
+        op("mul", dtype.compute, 0, 1),
+        op("add", dtype.compute, 2, 0),
+    ]
     prog = vector_program((777,), [(dtype, (0,))] * 2, ops, [(3, dtype, (0,), None, False)])
     got = evaluate(card, prog, [x, y], [np.zeros_like(x)])[0]
     wide = np.int64 if dtype is I64 else np.int32
@@ -285,7 +301,11 @@ def test_every_reduction_and_class(
         x = rng.random((9, 150)) < 0.01
     over = tuple(a for a in range(2) if a not in kept)
     acc = stored(np.zeros(1), dtype.compute).dtype
-    wanted = NUMPY[reduce](widened(x, dtype).astype(acc), axis=over, **({} if reduce in ("max", "min", "any") else {"dtype": acc}))
+    wanted = NUMPY[reduce](
+        widened(x, dtype).astype(acc),
+        axis=over,
+        **({} if reduce in ("max", "min", "any") else {"dtype": acc}),
+    )
     got = reduction(card, x, dtype, kept, reduce, parts={kept[0]: 3} if kept else {})
     np.testing.assert_array_equal(got, wanted)
 

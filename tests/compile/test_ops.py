@@ -49,7 +49,35 @@ def test_pointwise_shapes(shape: tuple[int, ...]) -> None:
 SPECIAL = torch.tensor(
     [0.0, -0.0, 1.0, -1.0, 0.3, 1e-8, 3e4, float("inf"), -float("inf"), float("nan")]
 )
-COMPOSED = ["sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "erf", "erfc", "log1p", "expm1", "sin", "cos", "tan", "log2", "log10", "exp2", "sqrt", "reciprocal", "square", "isnan", "isinf", "isfinite", "signbit", "neg", "abs"]
+COMPOSED = [
+    "sinh",
+    "cosh",
+    "asin",
+    "acos",
+    "atan",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erf",
+    "erfc",
+    "log1p",
+    "expm1",
+    "sin",
+    "cos",
+    "tan",
+    "log2",
+    "log10",
+    "exp2",
+    "sqrt",
+    "reciprocal",
+    "square",
+    "isnan",
+    "isinf",
+    "isfinite",
+    "signbit",
+    "neg",
+    "abs",
+]
 
 
 @pytest.mark.parametrize("name", COMPOSED)
@@ -101,7 +129,7 @@ def test_bools() -> None:
     compare(lambda x, y: (x.sum(), x.any(1), y.all(0), x.int() + y, x * 1.5), x, y)
 
 
-@pytest.mark.parametrize("source", (*FLOATS, *INTS, torch.bool), ids=str)
+@pytest.mark.parametrize("source", [*FLOATS, *INTS, torch.bool], ids=str)
 def test_conversions(source: torch.dtype) -> None:
     x = tensor(3, 7, dtype=source) * (1 if source == torch.bool else 3)
     for target in (*FLOATS, *INTS, torch.int8, torch.bool):
@@ -121,13 +149,13 @@ REDUCTIONS = {
 }
 
 
-@pytest.mark.parametrize("dims", ((0,), (1,), (-1,), (0, 2), (0, 1, 2)), ids=str)
+@pytest.mark.parametrize("dims", [(0,), (1,), (-1,), (0, 2), (0, 1, 2)], ids=str)
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_reductions(name: str, dims: tuple[int, ...]) -> None:
     compare(REDUCTIONS[name], tensor(3, 5, 67), dims)
 
 
-@pytest.mark.parametrize("dtype", (*FLOATS, *INTS), ids=str)
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTS], ids=str)
 def test_sums(dtype: torch.dtype) -> None:
     compare(lambda x: (x.sum(), x.sum(0), x.prod(1)), tensor(4, 6, dtype=dtype), wide=True)
 
@@ -136,7 +164,7 @@ def test_short_reductions_stay_one_nest() -> None:
     compare(lambda x: x.sum(-1), tensor(4, 3), launches=1)
 
 
-@pytest.mark.parametrize("name", ("argmax", "argmin"))
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
 def test_arg_reductions(name: str) -> None:
     x = torch.tensor([[1.0, 5, 5, 2], [float("nan"), 1, 9, float("nan")], [-1, -1, -1, -1]])
     compare(lambda x: (getattr(x, name)(), getattr(x, name)(1), getattr(x, name)(0)), x)
@@ -148,7 +176,7 @@ def test_empty_reductions() -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("shape", ((4, 197), (2, 3, 1), (5, 64), (1, 1000), (0, 4)), ids=str)
+@pytest.mark.parametrize("shape", [(4, 197), (2, 3, 1), (5, 64), (1, 1000), (0, 4)], ids=str)
 def test_softmax(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x = tensor(*shape, dtype=dtype)
     compare(lambda x: F.softmax(x, -1), x, wide=True)
@@ -156,7 +184,7 @@ def test_softmax(shape: tuple[int, ...], dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("shape", ((4, 197), (2, 3, 33), (1, 64), (0, 64)), ids=str)
+@pytest.mark.parametrize("shape", [(4, 197), (2, 3, 33), (1, 64), (0, 64)], ids=str)
 def test_layer_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x = tensor(*shape, dtype=dtype)
     w, b = tensor(shape[-1], dtype=dtype, seed=1), tensor(shape[-1], dtype=dtype, seed=2)
@@ -207,8 +235,8 @@ def attended(mask: str, **options: object) -> Callable[..., torch.Tensor]:
     return attend
 
 
-@pytest.mark.parametrize("dtype", (torch.float32, torch.float16), ids=str)
-@pytest.mark.parametrize("mask", ("none", "causal", "bool", "additive"))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("mask", ["none", "causal", "bool", "additive"])
 def test_attention(mask: str, dtype: torch.dtype) -> None:
     q, k, v = (tensor(2, 3, n, 20, dtype=dtype, seed=n) for n in (7, 9, 9))
     m = tensor(2, 1, 7, 9, dtype=torch.bool)
@@ -258,6 +286,8 @@ SHUFFLES = {
 }
 
 
+# Inductor's own lowering of diagonal calls a deprecated check.
+@pytest.mark.filterwarnings("ignore:.*_prims_common.check:FutureWarning")
 @pytest.mark.parametrize("name", SHUFFLES)
 def test_movement(name: str) -> None:
     compare(SHUFFLES[name], tensor(3, 4, 10))
@@ -333,7 +363,7 @@ def test_in_place() -> None:
     torch.testing.assert_close(card.cpu(), x)
 
 
-@pytest.mark.parametrize("sizes", ((3, 70), (5, 64), (2, 2)), ids=str)
+@pytest.mark.parametrize("sizes", [(3, 70), (5, 64), (2, 2)], ids=str)
 def test_dynamic_sizes(sizes: tuple[int, int]) -> None:
     b, s = sizes
 

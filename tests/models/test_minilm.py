@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+
 from openspyre.runtime.profiler import profile
 from openspyre.settings import settings
 from openspyre.tools.embedding import Encoder, load_encoder

@@ -15,8 +15,27 @@ from openspyre.ir.binary import HEADER_WORDS, decode, encode
 from openspyre.ir.kernel import DType, Space
 from openspyre.ir.ops import CONST, INDEX, LOAD, REDUCTIONS, SLOT, TABLE
 from openspyre.ir.program import (
-    Axis, Bound, Buffer, Calc, Copy, Given, Indirect, Node, Origin, Place, Program, Pt, Section,
-    Slot, SlotDef, Term, TileLoop, Vec, VecIndex, VecOp, VecOut,
+    Axis,
+    Bound,
+    Buffer,
+    Calc,
+    Copy,
+    Given,
+    Indirect,
+    Node,
+    Origin,
+    Place,
+    Program,
+    Pt,
+    Section,
+    Slot,
+    SlotDef,
+    Term,
+    TileLoop,
+    Vec,
+    VecIndex,
+    VecOp,
+    VecOut,
 )  # fmt: skip
 from openspyre.ir.text_program import parse_program, print_program
 
@@ -138,7 +157,7 @@ def test_every_single_damaged_byte_is_noticed() -> None:
 
 @pytest.mark.parametrize("keep", [0, 7, 8, 39, 40, 48, -8])
 def test_a_truncated_program_is_refused(keep: int) -> None:
-    with pytest.raises(InvalidProgram, match="truncated|corrupted"):
+    with pytest.raises(InvalidProgram, match=r"truncated|corrupted"):
         decode(encode(example())[:keep])
 
 

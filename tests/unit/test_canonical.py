@@ -383,3 +383,22 @@ op pick gather i0:4 i1:3
     )
     assert all(not e.names & {k.name for k in op.lookups} for op in kernel.ops
                for k in op.lookups for e in k.index)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shape", "steps"), [("100, 1024", 2), ("1, 102400", 2), ("102400, 1", 2), ("10, 10", 1)]
+)
+@pytest.mark.parametrize("reduce", ["max", "sum"])
+def test_large_reductions_are_shared(shape: str, steps: int, reduce: str) -> None:
+    rows, columns = shape.split(", ")
+    kernel = same_values(
+        parse_kernel(f"""
+kernel all
+arguments x y
+input x: f16[{shape}]
+output y: f16[]
+op all reduce | r0:{rows} r1:{columns}
+  y[] <- {reduce}: x[r0, r1]
+""")
+    )
+    assert len(kernel.ops) == steps

@@ -42,10 +42,11 @@ def test_cores_follow_the_work(rows: int, columns: int, cores: int) -> None:
     assert used >= cores if cores > 1 else used == 1
 
 
-def test_sticks_are_not_cut() -> None:
-    division = only_division(planned(ADD.format(1, 1000)))
-    assert [p.granule for p in division.parts] == [64]
-    assert division.cores == 16  # of 1000 / 64 granules
+@pytest.mark.parametrize(("columns", "granule"), [(5000, 64), (1000, 16)])
+def test_sticks_are_cut_only_where_cores_would_idle(columns: int, granule: int) -> None:
+    division = only_division(planned(ADD.format(1, columns)))
+    assert [p.granule for p in division.parts] == [granule]
+    assert division.cores > 24
 
 
 def test_rows_that_repeat_are_not_split() -> None:
@@ -62,7 +63,7 @@ op put scatter i0:1000 i1:512
 """)
     )
     assert [p.axis for p in division.parts] == ["i1"]
-    assert division.cores == 16  # 512 / 32
+    assert division.cores == 32
 
 
 def test_a_scanned_dim_is_not_split() -> None:

@@ -11,9 +11,7 @@ NAMES = ("a", "b", "n")
 
 
 def expressions() -> st.SearchStrategy[Expr]:
-    leaves = st.one_of(
-        st.integers(-5, 5).map(Expr.of), st.sampled_from(NAMES).map(Expr.var)
-    )
+    leaves = st.one_of(st.integers(-5, 5).map(Expr.of), st.sampled_from(NAMES).map(Expr.var))
     return st.recursive(leaves, _larger, max_leaves=6)
 
 

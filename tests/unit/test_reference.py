@@ -230,8 +230,8 @@ def test_accumulation_adds_in_order_and_rounds_each_time() -> None:
 
 
 def test_scatter_out_of_range() -> None:
+    inputs = {"x": [1, 2, 3, 4], "at": [0, 3, 0, 2], "y": [0, 0, 0]}
     with pytest.raises(CardError, match="index out of range: 3"):
-        inputs = {"x": [1, 2, 3, 4], "at": [0, 3, 0, 2], "y": [0, 0, 0]}
         run(SCATTER.replace("{arrow}", "<-"), inputs)
 
 

@@ -13,15 +13,34 @@ import openspyre.ir.text as text_module
 from openspyre.errors import InvalidKernel
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import (
-    Access, Call, Const, Dim, Division, DType, Index, Kernel, Kind, Load, Lookup, Loop, Op, Part,
-    Residency, Role, Scalar, Space, Step, StickLayout, Tensor,
+    Access,
+    Call,
+    Const,
+    Dim,
+    Division,
+    DType,
+    Index,
+    Kernel,
+    Kind,
+    Load,
+    Lookup,
+    Loop,
+    Op,
+    Part,
+    Residency,
+    Role,
+    Scalar,
+    Space,
+    Step,
+    StickLayout,
+    Tensor,
 )  # fmt: skip
 from openspyre.ir.ops import TABLE
 from openspyre.ir.text import parse_kernel, print_kernel
 from openspyre.ir.text_body import result_class
 from tests.regions import NAMES, load_region
 
-I, J, N = Expr.var("i"), Expr.var("j"), Expr.var("n")
+P, J, N = Expr.var("i"), Expr.var("j"), Expr.var("n")
 F32, I64, I32, BOOL = DType.F32, DType.I64, DType.I32, DType.BOOL
 
 
@@ -32,32 +51,34 @@ def small_kernel(body: Scalar, *, dtype: DType = F32) -> Kernel:
         Tensor("b", BOOL, (N,), Role.INPUT, (Expr.of(0),)),
         Tensor("y", dtype, (N, Expr.of(4)), Role.OUTPUT, (Expr.of(4), Expr.of(1))),
     )
-    op = Op("op0", Kind.MAP, (Dim("i", N), Dim("j", Expr.of(4))), body, Access("y", (I, J)))
+    op = Op("op0", Kind.MAP, (Dim("i", N), Dim("j", Expr.of(4))), body, Access("y", (P, J)))
     return Kernel("small", ("n",), ("x", "k", "b", "y"), {t.name: t for t in tensors}, (op,))
 
 
 def full_kernel() -> Kernel:
     """Every field of the IR with a value of its own."""
     tensors = (
-        Tensor("table", DType.BF16, (Expr.of(9), Expr.of(4)), Role.INPUT, (Expr.of(-4), Expr.of(2))),
+        Tensor(
+            "table", DType.BF16, (Expr.of(9), Expr.of(4)), Role.INPUT, (Expr.of(-4), Expr.of(2))
+        ),
         Tensor("ids", DType.I32, (N,), Role.INPUT, (Expr.of(1),)),
         Tensor("eps", F32, (), Role.SCALAR),
         Tensor("acc", F32, (Expr.of(9), Expr.of(4)), Role.MUTATED, (Expr.of(4), Expr.of(1))),
         Tensor("t.1", F32, (N, Expr.of(4)), Role.LOCAL),
         Tensor("s", F32, (N,), Role.OUTPUT, (Expr.of(3),)),
     )
-    row = Lookup("r", "ids", (I,), Expr.of(9), wrap=True)
+    row = Lookup("r", "ids", (P,), Expr.of(9), wrap=True)
     first = Op(
         "gather0", Kind.GATHER, (Dim("i", N), Dim("j", Expr.of(4))),
         Call("add", (Load("table", (Expr.var("r"), J), F32), Load("eps", (), F32)), F32),
-        Access("t.1", (I, J)), lookups=(row,), source='model.py:3 "embed"\nline two',
+        Access("t.1", (P, J)), lookups=(row,), source='model.py:3 "embed"\nline two',
     )  # fmt: skip
     second = Op(
-        "sum1", Kind.REDUCE, (Dim("i", N),), Load("t.1", (I, J - 1), F32, guarded=True),
-        Access("s", (I,)), rdims=(Dim("j", Expr.of(4)),), reduce="sum",
+        "sum1", Kind.REDUCE, (Dim("i", N),), Load("t.1", (P, J - 1), F32, guarded=True),
+        Access("s", (P,)), rdims=(Dim("j", Expr.of(4)),), reduce="sum",
     )  # fmt: skip
     third = Op(
-        "scatter2", Kind.SCATTER, (Dim("i", N), Dim("j", Expr.of(4))), Load("t.1", (I, J), F32),
+        "scatter2", Kind.SCATTER, (Dim("i", N), Dim("j", Expr.of(4))), Load("t.1", (P, J), F32),
         Access("acc", (Expr.var("r"), J)), lookups=(row,), accumulate=True,
     )  # fmt: skip
     step = Step(
@@ -111,9 +132,9 @@ leaves: st.SearchStrategy[Scalar] = st.one_of(
     st.integers(-(2**31), 2**31 - 1).map(lambda v: Const(v, I32)),
     st.booleans().map(lambda v: Const(int(v), BOOL)),
     st.sampled_from([
-        Load("x", (I, J), F32), Load("x", (I - 1, J // 2), F32, guarded=True),
-        Load("k", (I,), I64), Load("b", (I,), BOOL), Load("k", (I,), I32),
-        Index(I * 4 + J), Index(I % 3, I32),
+        Load("x", (P, J), F32), Load("x", (P - 1, J // 2), F32, guarded=True),
+        Load("k", (P,), I64), Load("b", (P,), BOOL), Load("k", (P,), I32),
+        Index(P * 4 + J), Index(P % 3, I32),
     ]),
 )  # fmt: skip
 
@@ -125,9 +146,7 @@ def _calls(inner: st.SearchStrategy[Scalar]) -> st.SearchStrategy[Scalar]:
         if op == "cast":
             return st.tuples(args, st.sampled_from(list(DType))).map(lambda p: Call(op, *p))
         stated = st.sampled_from([None, F32, I32])
-        return st.tuples(args, stated).map(
-            lambda p: Call(op, p[0], p[1] or result_class(op, p[0]))
-        )
+        return st.tuples(args, stated).map(lambda p: Call(op, p[0], p[1] or result_class(op, p[0])))
 
     return st.sampled_from(sorted(TABLE)).flatmap(of)
 
@@ -166,7 +185,7 @@ def test_brackets_may_be_left_out_as_in_python(loose: str, strict: str) -> None:
 
 
 def test_shared_values_are_printed_once() -> None:
-    body: Scalar = Load("x", (I, J), F32)
+    body: Scalar = Load("x", (P, J), F32)
     for _ in range(60):  # written out, this would be 2**60 terms
         body = Call("add", (body, body), F32)
     text = print_kernel(small_kernel(body))

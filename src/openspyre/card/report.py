@@ -72,8 +72,14 @@ def summary(report: Report, spec: CardSpec = SPYRE_CARD_V1) -> dict[str, float]:
 def kernel_table(kernels: Iterable[KernelCost], spec: CardSpec = SPYRE_CARD_V1) -> Table:
     """What ran on the card: a row per kernel in the given order, and their total."""
     rows = tuple(kernels)
-    table = Table(title="On the card", title_justify="left", show_footer=len(rows) > 1)
-    table.add_column("kernel", "total", overflow="fold")
+    table = Table(
+        title="On the card",
+        title_justify="left",
+        show_footer=len(rows) > 1,
+        padding=(0, 0, 0, 1),
+        box=None,
+    )
+    table.add_column("kernel", "total", overflow="fold", min_width=16)
     totals = _cells(sum(k.launches for k in rows), rows, spec)
     for (header, _), footer in zip(_cells(0, (), spec), totals, strict=True):
         table.add_column(header, footer[1], justify="right", no_wrap=True)

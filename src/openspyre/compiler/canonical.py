@@ -14,6 +14,8 @@ from math import inf
 from openspyre.compiler.computed import compute_indices
 from openspyre.compiler.contracts import normalize_contracts
 from openspyre.compiler.fold import fold_scalars
+from openspyre.compiler.order import bring_together
+from openspyre.compiler.partials import share_reductions
 from openspyre.compiler.pieces import split_pieces
 from openspyre.compiler.redundant import (
     drop_dead,
@@ -23,6 +25,7 @@ from openspyre.compiler.redundant import (
 )
 from openspyre.compiler.rewrite import settled, substituted
 from openspyre.compiler.splits import split_dims
+from openspyre.compiler.unmerged import take_dims_apart
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import Const, Dim, DType, Kernel, Kind, Op
 from openspyre.spec import CardSpec
@@ -32,7 +35,7 @@ def canonicalize(kernel: Kernel, card: CardSpec) -> Kernel:
     """The same values from an equal kernel in canonical form."""
     for change in CHANGES:
         kernel = change(kernel)
-    return kernel
+    return bring_together(name_dims(share_reductions(kernel, card)))
 
 
 def drop_unit_dims(kernel: Kernel) -> Kernel:
@@ -112,6 +115,7 @@ CHANGES: tuple[Callable[[Kernel], Kernel], ...] = (
     compute_indices,
     substitute_copies,
     normalize_contracts,
+    take_dims_apart,
     name_dims,
     merge_equal_ops,
     drop_dead,

@@ -201,21 +201,37 @@ def _sfu_cycles(op: Op, sizes: Mapping[str, int], card: CardSpec) -> float:
 def granules(group: Group, kernel: Kernel, card: CardSpec) -> tuple[int, ...]:
     """Points of every axis that should stay on one core: a stick where it walks one."""
     found = {a.name: 1 for a in group.axes}
+    axes = {a.name: a.extent for a in group.axes}
     for op in group.ops:
         bound = group.binding[op.name]
         if op.kind is Kind.CONTRACT:
             for dim in contraction(kernel, op).n[-1:]:
                 if dim in bound:
-                    found[bound[dim]] = max(found[bound[dim]], card.elements_per_stick(2))
+                    panel = _panel_granule(bound[dim], axes, kernel, card)
+                    found[bound[dim]] = max(found[bound[dim]], panel)
         position = _stick_position(op.out.tensor, kernel)
         if position is None:
             continue
         element = kernel.tensors[op.out.tensor].dtype.bytes
         lanes = {d.name for d in op.dims[-1:]}  # a transposing store has no whole sticks anyway
         for dim in op.out.index[position].names & bound.keys() & lanes:
-            wanted = card.elements_per_stick(element)
+            wanted = _store_granule(element, axes[bound[dim]], kernel, card)
             found[bound[dim]] = max(found[bound[dim]], wanted)
     return tuple(found[a.name] for a in group.axes)
+
+
+def _panel_granule(axis: str, axes: Mapping[str, Expr], kernel: Kernel, card: CardSpec) -> int:
+    """Columns of a matmul that stay together: whole panels, unless there is little else to split."""
+    others = prod(max(1, highest(e, kernel.limits)) for a, e in axes.items() if a != axis)
+    if others * 4 < card.cores:
+        return _store_granule(2, axes[axis], kernel, card)
+    return card.elements_per_stick(2)
+
+
+def _store_granule(element: int, extent: Expr, kernel: Kernel, card: CardSpec) -> int:
+    """Whole sticks, or the part of one with which every core still gets work."""
+    each = max(1, highest(extent, kernel.limits) // card.cores)
+    return min(card.elements_per_stick(element), 1 << (each.bit_length() - 1))
 
 
 def _stick_position(name: str, kernel: Kernel) -> int | None:

@@ -150,7 +150,7 @@ class Facts:
     def _quotient(self, left: Expr, right: Expr) -> Expr:
         if not self.nonnegative(right - 1):
             return left // right
-        whole, rest = _split_multiples(left, right)
+        whole, rest = split_multiples(left, right)
         if not rest.terms or self.within(rest, right):
             return whole
         factor, multiples, _ = self._common_factor(rest, right)
@@ -161,7 +161,7 @@ class Facts:
     def _remainder(self, left: Expr, right: Expr) -> Expr:
         if not self.nonnegative(right - 1):
             return left % right
-        _, rest = _split_multiples(left, right)
+        _, rest = split_multiples(left, right)
         if not rest.terms or self.within(rest, right):
             return rest
         factor, multiples, small = self._common_factor(rest, right)
@@ -179,7 +179,7 @@ class Facts:
         for g in sorted(divisors, reverse=True):
             if g <= 1 or g >= right.constant:
                 continue
-            multiples, small = _split_multiples(expr, Expr.of(g))
+            multiples, small = split_multiples(expr, Expr.of(g))
             if multiples.terms and self.within(small, Expr.of(g)):
                 return g, multiples, small
         return none
@@ -194,7 +194,7 @@ def _product(a: Interval, b: Interval) -> Interval:
     return min(ends), max(ends)
 
 
-def _split_multiples(expr: Expr, divisor: Expr) -> tuple[Expr, Expr]:
+def split_multiples(expr: Expr, divisor: Expr) -> tuple[Expr, Expr]:
     """(q, rest) with expr = divisor * q + rest, term by term."""
     whole, rest = Expr.of(0), Expr.of(0)
     for monomial, coefficient in expr.terms:

@@ -29,7 +29,7 @@ def _split(op: Op, kernel: Kernel) -> Op:
         found = next(_divisions(op, facts), None)
         if found is None:
             break
-        op = _divided(op, *found)
+        op = divided_dim(op, *found)
     return op
 
 
@@ -74,7 +74,8 @@ def _outer(left: Expr, right: Expr, dim: Dim, facts: Facts) -> tuple[Expr, Expr]
     return outer, inner
 
 
-def _divided(op: Op, dim: Dim, outer: Expr, inner: Expr) -> Op:
+def divided_dim(op: Op, dim: Dim, outer: Expr, inner: Expr) -> Op:
+    """The op with `dim` walked by two dims, of the outer and of the inner extent."""
     names = {d.name for d in (*op.dims, *op.rdims)} | {k.name for k in op.lookups}
     high, low = _unused(dim.name + "o", names), _unused(dim.name + "i", names)
     op = substituted(op, {dim.name: Expr.var(high) * inner + Expr.var(low)})

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import sympy
 import torch
 from torch._inductor import ir
 from torch._inductor.lowering import lowerings, to_dtype
 from torch._inductor.virtualized import V, ops
+from torch.utils._sympy.functions import FloorDiv
 
 from openspyre.frontend import lowerings as ours
 
@@ -93,7 +94,7 @@ def attention(
     same_heads = V.graph.sizevars.statically_known_equals(heads, shared)
 
     def of_group(head: Any) -> Any:
-        return head if same_heads else ir.FloorDiv(head, ir.FloorDiv(heads, shared))
+        return head if same_heads else FloorDiv(head, FloorDiv(heads, shared))
 
     def score_factors(index: Index, r: Any) -> tuple[Any, Any]:
         *outer, h, s, t = index
@@ -105,7 +106,7 @@ def attention(
     may_be_empty = mask is not None
     reduced = [*batch, heads, rows, 1]
 
-    def reduce(kind: str, body: Callable[[Index], Any]) -> Callable[[Index], Any]:
+    def reduce(kind: Literal["max", "sum"], body: Callable[[Index], Any]) -> Callable[[Index], Any]:
         row = ir.Reduction.create(
             device=device, dst_dtype=F32, src_dtype=F32, ranges=reduced, reduction_ranges=[keys],
             reduction_type=kind, inner_fn=lambda i, r: body([*i[:-1], r[0]]),

@@ -7,7 +7,7 @@ which `composite_nests.py` lowers to loop nests. Outside a trace it is the stock
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -61,13 +61,24 @@ def _traced() -> bool:
     return any(isinstance(m, modes) for m in _get_current_dispatch_mode_stack())
 
 
+def _own(name: str, *args: Any) -> Tensor:
+    result: Tensor = getattr(torch.ops.spyre, name)(*args)
+    return result
+
+
+def _stock(op: Any, *args: Any, **options: Any) -> Tensor:
+    """The composite as PyTorch takes it apart; autograd sees the parts."""
+    result: Tensor = op.default.decompose(*args, **options)
+    return result
+
+
 # --- what stands for the composite -----------------------------------------------------------
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if _traced() and x.dim() > 0 and weight.dim() == 2 and x.dtype == weight.dtype:
-        return torch.ops.spyre.linear(x, weight, bias)
-    return aten.linear.default.decompose(x, weight, bias)
+        return _own("linear", x, weight, bias)
+    return _stock(aten.linear, x, weight, bias)
 
 
 def _attention(
@@ -94,9 +105,17 @@ def _attention(
     )
     if whole:
         factor = float(query.shape[-1]) ** -0.5 if scale is None else scale
-        return torch.ops.spyre.attention(query, key, value, attn_mask, is_causal, factor)
-    return aten.scaled_dot_product_attention.default.decompose(
-        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        return _own("attention", query, key, value, attn_mask, is_causal, factor)
+    return _stock(
+        aten.scaled_dot_product_attention,
+        query,
+        key,
+        value,
+        attn_mask,
+        dropout_p,
+        is_causal,
+        scale=scale,
+        enable_gqa=enable_gqa,
     )
 
 
@@ -110,30 +129,29 @@ def _layer_norm(
 ) -> Tensor:
     trailing = tuple(x.shape[x.dim() - len(normalized_shape) :])
     if _traced() and trailing == tuple(normalized_shape) and x.dtype.is_floating_point:
-        return torch.ops.spyre.layer_norm(x, normalized_shape, weight, bias, eps)
-    return aten.layer_norm.default.decompose(x, normalized_shape, weight, bias, eps, cudnn_enable)
+        return _own("layer_norm", x, normalized_shape, weight, bias, eps)
+    return _stock(aten.layer_norm, x, normalized_shape, weight, bias, eps, cudnn_enable)
 
 
 # --- the own ops outside Inductor (other compiler backends) ------------------------------------
 
 
 def _eager_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return aten.linear.default.decompose(x, weight, bias).contiguous()
+    return _stock(aten.linear, x, weight, bias).contiguous()
 
 
 def _eager_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float
 ) -> Tensor:
-    return aten.scaled_dot_product_attention.default.decompose(
-        query, key, value, mask, 0.0, causal, scale=scale,
-        enable_gqa=query.shape[-3] != key.shape[-3],
-    ).contiguous()  # fmt: skip
+    op, shared = aten.scaled_dot_product_attention, query.shape[-3] != key.shape[-3]
+    result = _stock(op, query, key, value, mask, 0.0, causal, scale=scale, enable_gqa=shared)
+    return result.contiguous()
 
 
 def _eager_layer_norm(
     x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
-    return aten.layer_norm.default.decompose(x, shape, weight, bias, eps, False).contiguous()
+    return _stock(aten.layer_norm, x, shape, weight, bias, eps, False).contiguous()
 
 
 def _fake_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -241,6 +259,3 @@ def _layer_norm_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
 
     grad_weight = reduced(grad.float() * normal, weight)
     return grad_x.to(x.dtype), None, grad_weight, reduced(grad.float(), bias), None
-
-
-Registered = Callable[..., Tensor]

@@ -187,7 +187,8 @@ FUNCTIONS: Mapping[str, Function] = MappingProxyType(
             _same,
             "sub mul minimum=min maximum=max floordiv truncdiv mod=fmod fmod pow "
             "eq ne lt le gt ge bitwise_and=and bitwise_or=or bitwise_xor=xor bitwise_not=not "
-            "and_=and or_=or xor bitwise_left_shift=shl bitwise_right_shift=shr lshift=shl rshift=shr",
+            "and_=and or_=or xor "
+            "bitwise_left_shift=shl bitwise_right_shift=shr lshift=shl rshift=shr",
         ),
         **_named(_integral, "floor ceil trunc round"),
         **_named(_logical, "logical_and=and logical_or=or logical_xor=xor logical_not=not"),

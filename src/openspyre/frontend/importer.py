@@ -14,6 +14,7 @@ from torch._inductor.virtualized import V
 
 from openspyre.errors import SpyreError, Unsupported
 from openspyre.frontend.addresses import Placement
+from openspyre.frontend.nest import Nest
 from openspyre.frontend.recorder import Recorder
 from openspyre.frontend.regions import Region, Site
 from openspyre.frontend.sizes import size
@@ -68,8 +69,7 @@ class _Import:
     def _base(self, name: str) -> tuple[str, Expr]:
         """The buffer that owns the memory of `name`, and what to add to an address of `name`."""
         name = self.renames.get(name, name)
-        buffer = V.graph.get_buffer(name)
-        layout = buffer.layout
+        layout = V.graph.get_buffer(name).get_output_spec()
         shift = Expr.of(0)
         if isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
             return self._base(layout.get_buffer().get_name())
@@ -132,7 +132,7 @@ class _Import:
         reduction = [_symbol("r", k) for k in range(len(reduced))]
         dims = tuple(Dim(s.name, size(e)) for s, e in zip(iteration, extents, strict=True))
         rdims = tuple(Dim(s.name, size(e)) for s, e in zip(reduction, reduced, strict=True))
-        recorder = Recorder(self.region, self.site, dims, rdims, node.get_name())
+        recorder = Recorder(Nest(self.region, dims, rdims, node.get_name()), self.site)
         try:
             with V.set_ops_handler(recorder):
                 body(iteration, reduction) if computed.get_reduction_type() else body(iteration)

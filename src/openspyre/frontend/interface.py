@@ -26,7 +26,7 @@ class Properties:
 class SpyreInterface(DeviceInterface):
     """The card as a Dynamo device."""
 
-    device = torch.device
+    device = torch.device  # type: ignore[assignment]
     Event = torch.Event
     Stream = torch.Stream
 

@@ -110,8 +110,8 @@ def dot(
     return product
 
 
-def mm(a: Box, b: Box, **options: Any) -> Box | None:
-    """mm and bmm as a `dot` over buffers."""
+def mm(a: Box, b: Box, **options: Any) -> Box:
+    """mm and bmm as a `dot` over buffers; None where the stock lowering serves."""
     if not on_card(a, b) or options.get("out_dtype") is not None:
         return None
     *batch, m, k = a.get_size()
@@ -129,8 +129,8 @@ def mm(a: Box, b: Box, **options: Any) -> Box | None:
 
 def addmm(
     added: Box, a: Box, b: Box, out_dtype: Any = None, *, beta: Any = 1, alpha: Any = 1
-) -> Box | None:
-    """addmm and baddbmm: the product, then stock arithmetic."""
+) -> Box:
+    """addmm and baddbmm: the product, then stock arithmetic; None as for mm."""
     if not on_card(added, a, b) or out_dtype is not None:
         return None
     total = mm(a, b)

@@ -37,7 +37,7 @@ from openspyre.ir.text import print_kernel
 FEATURES = (BackendFeature.REDUCE_TO_SINGLE_ELEMENT, BackendFeature.SCAN)
 
 
-class AllocatingKernel(Kernel):  # type: ignore[type-arg]
+class AllocatingKernel(Kernel):
     """The kernel in force while outputs are allocated; holds nothing of its own."""
 
 
@@ -51,7 +51,7 @@ class SpyreScheduling(BaseScheduling):
     def get_backend_features(self, device: torch.device) -> OrderedSet[BackendFeature]:
         return OrderedSet(FEATURES)
 
-    def group_fn(self, sizes: Sequence[Sequence[sympy.Expr]]) -> tuple[sympy.Expr, ...]:  # type: ignore[override]
+    def group_fn(self, sizes: Sequence[Sequence[sympy.Expr]]) -> tuple[sympy.Expr, ...]:
         return tuple(V.graph.sizevars.simplify(sympy_product(s)) for s in sizes)
 
     def can_fuse_vertical(self, node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> bool:
@@ -88,7 +88,8 @@ class SpyreScheduling(BaseScheduling):
 
 def _emit(nodes: Sequence[BaseSchedulerNode]) -> None:
     """Write the launch of one kernel for `nodes` into the wrapper."""
-    scheduler, wrapper = V.graph.scheduler, V.graph.wrapper_code
+    scheduler = V.graph.scheduler
+    wrapper: Any = V.graph.wrapper_code  # ours: SpyreWrapper or SpyreSubgraphWrapper
     names = OrderedSet([n.get_name() for n in nodes])
     produced = [b.get_name() for n in nodes for b in n.get_outputs()]
     local = OrderedSet(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import sympy
@@ -20,7 +19,6 @@ from torch.utils._sympy.functions import (
     PythonMod,
 )
 from torch.utils._sympy.numbers import IntInfinity
-from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from openspyre.errors import Unsupported
 from openspyre.ir.index import Expr, ceil_div, combine
@@ -85,10 +83,6 @@ def size(expr: sympy.Expr | int) -> Expr:
     return converted(expr) if isinstance(expr, int) else converted(simplified(expr))
 
 
-def is_size_symbol(symbol: sympy.Symbol) -> bool:
-    return symbol_is_type(symbol, (SymT.SIZE, SymT.UNBACKED_INT, SymT.PRECOMPUTED_SIZE))
-
-
 @dataclass
 class Symbols:
     """The size symbols a kernel uses, with the ranges PyTorch's guards promise."""
@@ -104,43 +98,26 @@ class Symbols:
 
     def lower(self, expr: Expr) -> int | None:
         """A proven lower bound of a polynomial over the symbols, or None."""
+        if expr.constant is not None:
+            return expr.constant
         shifted = expr.substitute({n: Expr.var(n) + low for n, (low, _) in self.limits.items()})
         if not shifted.is_polynomial:
-            return _bounded(expr, self.limits, lower=True)
+            return None
         if all(c >= 0 for m, c in shifted.terms if m):
             return next((c for m, c in shifted.terms if not m), 0)
         return None
-
-    def upper(self, expr: Expr) -> int | None:
-        return None if (bound := self.lower(-expr)) is None else -bound
 
     def nonnegative(self, expr: Expr) -> bool:
         bound = self.lower(expr)
         return bound is not None and bound >= 0
 
-    def largest(self, expr: Expr) -> int:
-        """A bound that holds because no size passes 2**31 - 1."""
-        value = expr.constant
-        return LARGEST if value is None else value
-
-
-def _bounded(expr: Expr, limits: Mapping[str, tuple[int, int]], *, lower: bool) -> int | None:
-    """Interval bound of a non-polynomial size: only the constant case is worth proving."""
-    return expr.constant
-
 
 def _range(name: str) -> tuple[int, int]:
-    ranges = V.graph.sizevars.shape_env.var_to_range.get(sympy.Symbol(name, integer=True))
-    for symbol, known in V.graph.sizevars.shape_env.var_to_range.items():
-        if symbol.name == name:
-            ranges = known
-    if ranges is None:
+    """The inclusive range that guards promise for a symbol, within what the card can count."""
+    known = V.graph.sizevars.shape_env.var_to_range
+    found = next((r for symbol, r in known.items() if symbol.name == name), None)
+    if found is None:
         return 0, LARGEST
-    low = max(int(ranges.lower), 0) if ranges.lower.is_finite else 0
-    high = LARGEST
-    if not isinstance(ranges.upper, IntInfinity) and ranges.upper.is_finite:
-        high = min(int(ranges.upper), LARGEST)
-    return low, high
-
-
-Reader = Callable[[sympy.Expr], Expr]
+    low = max(int(found.lower), 0) if found.lower.is_finite else 0
+    unbounded = isinstance(found.upper, IntInfinity) or not found.upper.is_finite
+    return low, LARGEST if unbounded else min(int(found.upper), LARGEST)

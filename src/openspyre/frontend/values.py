@@ -157,12 +157,11 @@ class Arithmetic:
         return Value(self.call("cast", value.scalar, dtype=target), computed(dtype))
 
     def _constant_as(self, const: Const, value: Value, dtype: torch.dtype) -> Value:
-        if value.is_float and not dtype.is_floating_point:
-            if not math.isfinite(const.value) or abs(const.value) >= 2**31:
-                return Value(self.call("cast", const, dtype=STORED[dtype]), dtype)
-        if dtype == torch.int32 and abs(const.value) >= 2**31:
-            return Value(self.call("cast", const, dtype=DType.I32), dtype)
-        return self.constant(const.value, dtype)
+        if dtype.is_floating_point or (dtype == torch.int64 and not value.is_float):
+            return self.constant(const.value, dtype)
+        if math.isfinite(const.value) and abs(const.value) < 2**31:
+            return self.constant(int(const.value), dtype)
+        return Value(self.call("cast", const, dtype=STORED[dtype]), dtype)
 
     def truth(self, value: Value) -> Value:
         """`value != 0`, NaN being true."""
@@ -246,7 +245,7 @@ class Arithmetic:
 
     def _folded_index(self, op: str, values: list[Value]) -> Value | None:
         """Integer arithmetic of index expressions stays an index expression."""
-        exprs = []
+        exprs: list[Expr | None] = []
         for scalar in (v.scalar for v in values):
             match scalar:
                 case Const(value):

@@ -19,9 +19,9 @@ class SpyreWrapper(PythonWrapperCodegen):
         parent_wrapper: PythonWrapperCodegen | None,
         partition_signatures: Any = None,
     ) -> PythonWrapperCodegen:
-        if is_subgraph:
+        if is_subgraph and subgraph_name is not None and parent_wrapper is not None:
             return SpyreSubgraphWrapper(subgraph_name, parent_wrapper, partition_signatures)
-        return SpyreWrapper()
+        return SpyreWrapper()  # type: ignore[no-untyped-call]
 
     def write_header(self) -> None:
         super().write_header()
@@ -39,7 +39,7 @@ class SpyreWrapper(PythonWrapperCodegen):
         return self.src_to_kernel[text]
 
     def spyre_call(self, name: str, arguments: Sequence[str]) -> None:
-        self.writeline(f"{name}({', '.join(arguments)})")
+        self.writeline(f"{name}({', '.join(arguments)})")  # type: ignore[no-untyped-call]
 
     def make_allocation(
         self,
@@ -54,8 +54,8 @@ class SpyreWrapper(PythonWrapperCodegen):
         padded = allocation_shape is not None and tuple(allocation_shape) != tuple(shape)
         if device.type != "spyre" or padded:
             return str(
-                super().make_allocation(
-                    name, device, dtype, shape, stride, allocation_shape, is_pinned
+                PythonWrapperCodegen.make_allocation(
+                    self, name, device, dtype, shape, stride, allocation_shape, is_pinned
                 )
             )
         text = self.codegen_python_shape_tuple

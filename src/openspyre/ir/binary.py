@@ -72,7 +72,9 @@ VERSION = 1
 HEADER_WORDS = 5
 DTYPES: tuple[DType, ...] = tuple(DType)
 _CODE: Mapping[DType, int] = MappingProxyType({d: i for i, d in enumerate(DTYPES)})
-_REDUCE_NAME: Mapping[int, str] = MappingProxyType({code: name for name, code in REDUCTIONS.items()})
+_REDUCE_NAME: Mapping[int, str] = MappingProxyType(
+    {code: name for name, code in REDUCTIONS.items()}
+)
 _SPACES = (Space.DEVICE, Space.LX)
 T = TypeVar("T")
 

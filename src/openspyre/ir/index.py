@@ -217,19 +217,23 @@ class Expr:
 
     def without(self, names: frozenset[str]) -> Expr:
         """The terms in which none of `names` occurs: the offset of an affine expression."""
-        return Expr(
-            tuple((m, c) for m, c in self.terms if not (Expr(((m, 1),)).names & names))
-        )
+        return Expr(tuple((m, c) for m, c in self.terms if not (Expr(((m, 1),)).names & names)))
 
     def __str__(self) -> str:
         if not self.terms:
             return "0"
         text = ""
         for monomial, coefficient in self.terms:
-            factors = [f"({a})" if isinstance(a, Binary) and a.op in "//%" else str(a) for a in monomial]
+            factors = [
+                f"({a})" if isinstance(a, Binary) and a.op in "//%" else str(a) for a in monomial
+            ]
             if abs(coefficient) != 1 or not factors:
                 factors.insert(0, str(abs(coefficient)))
-            sign = ("-" if coefficient < 0 else "") if not text else (" - " if coefficient < 0 else " + ")
+            sign = (
+                ("-" if coefficient < 0 else "")
+                if not text
+                else (" - " if coefficient < 0 else " + ")
+            )
             text += sign + "*".join(factors)
         return text
 
@@ -311,7 +315,11 @@ def _bracketed(expr: Expr) -> str:
         len(expr.terms) == 1
         and (
             (not expr.terms[0][0] and expr.terms[0][1] >= 0)
-            or (expr.terms[0][1] == 1 and len(expr.terms[0][0]) == 1 and isinstance(expr.terms[0][0][0], Name))
+            or (
+                expr.terms[0][1] == 1
+                and len(expr.terms[0][0]) == 1
+                and isinstance(expr.terms[0][0][0], Name)
+            )
         )
     )
     return str(expr) if simple else f"({expr})"

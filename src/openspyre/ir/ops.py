@@ -70,7 +70,9 @@ def _truncated_division(a: Array, b: Array) -> Array:
 
 
 def _sign(x: Array) -> Array:
-    return np.asarray(np.where(np.isnan(x), 0, np.sign(x)) if x.dtype.kind == "f" else np.sign(x), x.dtype)
+    return np.asarray(
+        np.where(np.isnan(x), 0, np.sign(x)) if x.dtype.kind == "f" else np.sign(x), x.dtype
+    )
 
 
 _S, _T = Cost.SIMPLE, Cost.TRANSCENDENTAL
@@ -135,4 +137,6 @@ TABLE: Mapping[str, Row] = MappingProxyType(
 # Codes below 8 are the operand forms of a vector program (`ir/program.py`).
 LOAD, CONST, SLOT, INDEX = 0, 1, 2, 3
 
-REDUCTIONS: Mapping[str, int] = MappingProxyType({"sum": 1, "max": 2, "min": 3, "prod": 4, "any": 5})
+REDUCTIONS: Mapping[str, int] = MappingProxyType(
+    {"sum": 1, "max": 2, "min": 3, "prod": 4, "any": 5}
+)

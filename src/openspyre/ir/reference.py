@@ -144,7 +144,7 @@ class _Looked:
 
 
 class _Nest:
-    """One op over its iteration space; an axis of every array is a dim (extent 1: does not vary)."""
+    """One op over its space; every axis of an array is a dim (extent 1: it does not vary)."""
 
     def __init__(
         self, kernel: Kernel, op: Op, values: dict[str, Array], sizes: Mapping[str, int]
@@ -262,7 +262,8 @@ class _Nest:
             walked[axis] = place
         shape = [self.extents[a] if a in walked else 1 for a in range(len(self.space))]
         order = fixed + [walked[axis] for axis in sorted(walked)]
-        return array[(*cuts, ...)].transpose(order).reshape(shape)
+        part = array[tuple(cuts)] if cuts else array
+        return part.transpose(order).reshape(shape)
 
     # --- values ---
 
@@ -314,22 +315,25 @@ class _Nest:
         axes = tuple(range(len(self.op.dims), len(self.space)))
         reduce = self.reduce_name()
         if values.dtype.kind == "f" and reduce in ("sum", "prod"):
-            return np.asarray(
-                _REDUCE[reduce].reduce(values, axis=axes, dtype=np.float64)
-            ).astype(np.float32)
+            return np.asarray(_REDUCE[reduce].reduce(values, axis=axes, dtype=np.float64)).astype(
+                np.float32
+            )
         return np.asarray(_REDUCE[reduce].reduce(values, axis=axes, dtype=values.dtype))
 
     def running(self) -> Array:
         values = np.broadcast_to(self.value(self.op.body), self.extents)
         wide = np.dtype(np.float64) if values.dtype.kind == "f" else values.dtype
-        return _REDUCE[self.reduce_name()].accumulate(
-            values.astype(wide), axis=-1, dtype=wide
-        ).astype(values.dtype)
+        return (
+            _REDUCE[self.reduce_name()]
+            .accumulate(values.astype(wide), axis=-1, dtype=wide)
+            .astype(values.dtype)
+        )
 
     def reduce_name(self) -> str:
-        if self.op.reduce not in _REDUCE:
-            raise InvalidKernel(f"{self.op.name} reduces by {self.op.reduce}", why="no such one")
-        return self.op.reduce
+        reduce = self.op.reduce
+        if reduce is None or reduce not in _REDUCE:
+            raise InvalidKernel(f"{self.op.name} reduces by {reduce}", why="no such reduction")
+        return reduce
 
     def contraction(self) -> Array:
         if not self.op.body.dtype.is_float:

