@@ -38,18 +38,11 @@ struct SharedKeyHash {
 class Unroller {
  public:
   Unroller(const Program& program, const Section& section, const Spec& spec, const int64_t* slots)
-      : program_(program), section_(section), spec_(spec), slots_(slots) {
-    const auto ends = [](const Buffer& b) { return b.offset + b.bytes * b.slots; };
-    overlaps_.resize(program.buffers.size());
-    for (size_t a = 0; a < program.buffers.size(); ++a) {
-      for (size_t b = 0; b < program.buffers.size(); ++b) {
-        const Buffer &x = program.buffers[a], &y = program.buffers[b];
-        if (a != b && x.offset < ends(y) && y.offset < ends(x)) {
-          overlaps_[a].push_back(static_cast<int>(b));
-        }
-      }
-    }
-  }
+      : program_(program),
+        section_(section),
+        spec_(spec),
+        slots_(slots),
+        overlaps_(overlapping_buffers(program)) {}
 
   SectionWork run() {
     work_.cores.resize(static_cast<size_t>(section_.cores));
@@ -249,10 +242,11 @@ class Unroller {
   const Spec& spec_;
   const int64_t* slots_;
 
+  std::vector<std::vector<int>> overlaps_;
+
   SectionWork work_;
-  std::vector<int64_t> most_points_;        // of an axis, over cores
-  std::vector<std::vector<int>> overlaps_;  // for every buffer, those that share bytes with it
-  std::vector<BufferUse> uses_;             // of the core being unrolled
+  std::vector<int64_t> most_points_;  // of an axis, over cores
+  std::vector<BufferUse> uses_;       // of the core being unrolled
   std::unordered_map<SharedKey, int32_t, SharedKeyHash> shared_;
   size_t steps_ = 0;
 };

@@ -8,11 +8,10 @@
 #include <vector>
 
 #include "decode.h"
+#include "tokens.h"
 #include "unit_cost.h"
 
 namespace spyre {
-
-enum Unit { kLoadUnit, kStoreUnit, kPtUnit, kSfuUnit, kUnits };
 
 // A dynamic instruction of a core. Whoever waits for it is in the list of edges at `waiters`.
 struct Instruction {

@@ -94,6 +94,46 @@ FRONTEND: tuple[Seam, ...] = (
         "when a backend can add to the cache key directly",
     ),
     Seam(
+        "torch._inductor.lowering:fallback_handler",
+        "calls through the dispatcher what the card cannot evaluate, instead of failing",
+        "when lowerings can be registered for one device",
+    ),
+    Seam(
+        "torch._inductor.utils:get_fused_kernel_name",
+        "names of kernels in reports: the ATen ops of a region",
+        _LOOP_IR,
+    ),
+    Seam(
+        "torch.utils._sympy.functions:ModularIndexing",
+        "sizes and indices of loop nests are sympy expressions of these functions",
+        _LOOP_IR,
+    ),
+    Seam(
+        "torch._ops:OpOverload.decompose",
+        "outside a trace the stock composite runs, not our op",
+        "when a composite can be kept whole by a public registration",
+    ),
+    Seam(
+        "torch._C:_len_torch_dispatch_stack",
+        "tells a trace from an eager call in nanoseconds",
+        "when torch.compiler.is_compiling() is true inside AOTAutograd's trace",
+    ),
+    Seam(
+        "torch.utils._python_dispatch:_get_current_dispatch_mode_stack",
+        "tells the compiler's modes from a user's",
+        "when torch.compiler.is_compiling() is true inside AOTAutograd's trace",
+    ),
+    Seam(
+        "torch._C:_accelerator_exchangeDevice",
+        "Dynamo's device guard for a device without a module of its own",
+        "when torch.accelerator has exchange_device",
+    ),
+    Seam(
+        "torch._C:_accelerator_maybeExchangeDevice",
+        "the same for a device that may be -1",
+        "when torch.accelerator has exchange_device",
+    ),
+    Seam(
         "torch._inductor.virtualized:V",
         "the graph, its sizes and its wrapper while Inductor generates code",
         _LOOP_IR,

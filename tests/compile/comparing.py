@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch._inductor.utils import run_and_get_code
 
+from openspyre.ir.kernel import Kernel
+from openspyre.ir.text import parse_kernel
+
 TOLERANCE = {
     torch.float32: {"rtol": 2e-5, "atol": 2e-5},
     torch.float16: {"rtol": 2e-3, "atol": 2e-3},
@@ -88,3 +91,16 @@ def same(ours: Any, theirs: Any, tolerance: dict[str, float] | None = None) -> N
     assert ours.shape == theirs.shape
     close = tolerance or TOLERANCE.get(ours.dtype, {"rtol": 0, "atol": 0})
     torch.testing.assert_close(ours.cpu(), theirs.to(ours.dtype), equal_nan=True, **close)
+
+
+def kernels_in(code: Sequence[str]) -> list[Kernel]:
+    """The kernels that generated code loads."""
+    texts = re.findall(r"load_kernel\('''\\\n(.*?)'''\)", "\n".join(code), flags=re.S)
+    return [parse_kernel(text.replace("\\\\", "\\").replace("\\'", "'")) for text in texts]
+
+
+def generated(function: Callable[..., Any], *args: Any, dynamic: bool = False) -> list[str]:
+    """The code that compiling a call generates."""
+    torch._dynamo.reset()
+    _, code = run_and_get_code(torch.compile(function, dynamic=dynamic), *moved(args))
+    return code

@@ -99,3 +99,17 @@ def test_data_loader_with_pinned_memory() -> None:
     batches = [x for (x,) in loader]
     assert all(x.is_pinned() for x in batches)
     assert torch.cat([x.to("spyre") for x in batches]).tolist() == list(range(8))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("bias", [True, False])
+def test_recurrent_layers(kind: type[nn.RNNBase], bias: bool) -> None:
+    torch.manual_seed(0)
+    here = kind(4, 5, num_layers=2, bidirectional=True, bias=bias)
+    there = copy.deepcopy(here).to("spyre")
+    x = torch.randn(3, 2, 4)
+    wanted, got = here(x)[0], there(x.to("spyre"))[0]
+    torch.testing.assert_close(got.cpu(), wanted)
+    wanted.square().sum().backward(), got.square().sum().backward()
+    for ours, theirs in zip(there.parameters(), here.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad.cpu(), theirs.grad, rtol=1e-4, atol=1e-5)

@@ -16,6 +16,9 @@ def test_device_queries() -> None:
     assert torch.spyre.current_device() == 0
     assert torch.get_device_module("spyre") is torch.spyre
     assert "Spyre" in torch.spyre.get_device_name()
+    properties = torch.spyre.get_device_properties("spyre")
+    assert properties.total_memory == torch.spyre.mem_get_info()[1]
+    assert properties.multi_processor_count == 32
     dtypes = torch.accelerator.get_device_capability()["supported_dtypes"]
     assert {torch.float16, torch.float32, torch.int64, torch.bool} <= dtypes
     assert torch.complex64 not in dtypes

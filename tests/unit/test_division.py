@@ -34,7 +34,7 @@ op add0 map i0:{0} i1:{1}
 
 @pytest.mark.parametrize(
     ("rows", "columns", "cores"),
-    [(4096, 512, 32), (1, 1, 1), (1, 64, 1), (1, 4096, 32), (7, 2048, 28), (0, 64, 1)],
+    [(4096, 512, 32), (1, 1, 1), (1, 16, 1), (1, 4096, 32), (7, 2048, 28), (0, 64, 1)],
 )
 def test_cores_follow_the_work(rows: int, columns: int, cores: int) -> None:
     kernel = planned(ADD.format(rows, columns))

@@ -229,9 +229,10 @@ def _panel_granule(axis: str, axes: Mapping[str, Expr], kernel: Kernel, card: Ca
 
 
 def _store_granule(element: int, extent: Expr, kernel: Kernel, card: CardSpec) -> int:
-    """Whole sticks, or the part of one with which every core still gets work."""
+    """Whole sticks, or the part of one (not less than a quarter) that gives more cores work."""
+    stick = card.elements_per_stick(element)
     each = max(1, highest(extent, kernel.limits) // card.cores)
-    return min(card.elements_per_stick(element), 1 << (each.bit_length() - 1))
+    return min(stick, max(stick // 4, 1 << (each.bit_length() - 1)))
 
 
 def _stick_position(name: str, kernel: Kernel) -> int | None:

@@ -124,7 +124,7 @@ def _register() -> None:
     )
     extension.set_fallback_mode(chosen.fallback)
     rename_privateuse1_backend(NAME)
-    torch._register_device_module(NAME, _module())  # type: ignore[no-untyped-call]
+    torch._register_device_module(NAME, _module())
     generate_methods_for_privateuse1_backend(for_storage=True)
     activate()
 
@@ -157,14 +157,19 @@ def _module() -> types.ModuleType:
 
 
 _FORWARDED = {
-    "streams": "is_available is_initialized init device_count current_device set_device "
-    "get_device_name get_device_capability synchronize current_stream default_stream set_stream "
-    "stream",
-    "memory": "memory_allocated max_memory_allocated memory_reserved max_memory_reserved "
-    "memory_stats mem_get_info empty_cache reset_peak_memory_stats "
-    "reset_accumulated_memory_stats",
-    "random": "manual_seed manual_seed_all seed seed_all initial_seed get_rng_state set_rng_state "
-    "get_rng_state_all set_rng_state_all",
+    "streams": """
+        is_available is_initialized init device_count current_device set_device get_device_name
+        get_device_properties get_device_capability synchronize current_stream default_stream
+        set_stream stream
+    """,
+    "memory": """
+        memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_stats
+        mem_get_info empty_cache reset_peak_memory_stats reset_accumulated_memory_stats
+    """,
+    "random": """
+        manual_seed manual_seed_all seed seed_all initial_seed get_rng_state set_rng_state
+        get_rng_state_all set_rng_state_all
+    """,
 }
 
 

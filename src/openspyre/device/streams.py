@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Union
 
 import torch
 
 from openspyre import _C
 from openspyre.settings import settings
+from openspyre.spec import SPYRE_CARD_V1
 
 Device = Union[int, str, torch.device, None]
 
@@ -77,6 +79,22 @@ def set_device(device: Device) -> None:
 def get_device_name(device: Device = None) -> str:
     """What the device is, for people."""
     return f"Spyre software card {index_of(device)}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProperties:
+    """What a card is: its name, its device memory in bytes, its cores."""
+
+    name: str
+    total_memory: int
+    multi_processor_count: int
+
+
+def get_device_properties(device: Device = None) -> DeviceProperties:
+    """The properties of a device; opens its card."""
+    index = index_of(device)
+    total = torch.accelerator.get_memory_info(index)[1]
+    return DeviceProperties(get_device_name(index), total, SPYRE_CARD_V1.cores)
 
 
 def get_device_capability(device: Device = None) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def activate() -> None:
 def install_compile_hook() -> None:
     """Let `torch.compile` load our Inductor backend, with `PATCH`, for graphs on the card."""
     wrapper = torch._TorchCompileInductorWrapper
-    stock = wrapper.__call__
+    stock: Any = wrapper.__call__
 
     @functools.wraps(stock)
     def call(

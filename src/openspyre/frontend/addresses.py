@@ -80,6 +80,28 @@ class Domain:
                 if not top.is_polynomial and (quotient := divided(inner[1] + 1, right)):
                     top = quotient[0] - 1 if quotient[1] == Expr.of(0) else top
                 return Expr.of(0), top
+            case Binary("min" | "max" as op, left, right):
+                return self._extreme(op, left, right)
+        return None
+
+    def _extreme(self, op: str, left: Expr, right: Expr) -> Interval | None:
+        a, b = self.interval(left), self.interval(right)
+        if a is None or b is None:
+            return None
+
+        def picked(x: Expr, y: Expr) -> Expr | None:
+            smaller = y if self.symbols.nonnegative(x - y) else x
+            if smaller is x and not self.symbols.nonnegative(y - x):
+                return None
+            return smaller if op == "min" else (x if smaller is y else y)
+
+        low, high = picked(a[0], b[0]), picked(a[1], b[1])
+        if op == "max" and left == -right:  # an absolute value
+            low = Expr.of(0)
+        if op == "max" and high is not None:
+            return (a[0] if low is None else low), high
+        if op == "min" and low is not None:
+            return low, (a[1] if high is None else high)
         return None
 
     def _within(self, bounds: Interval, extent: Expr) -> bool:

@@ -52,6 +52,8 @@ def register() -> None:
 
 def _traced() -> bool:
     """Whether a compiler is recording: only then the own ops are worth anything."""
+    if not torch._C._len_torch_dispatch_stack():
+        return False
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch._subclasses.functional_tensor import FunctionalTensorMode
     from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode

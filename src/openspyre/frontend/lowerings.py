@@ -24,7 +24,7 @@ from torch._inductor.virtualized import V, ops
 aten, prims = torch.ops.aten, torch.ops.prims
 Box = Any  # Inductor's TensorBox
 
-# Scalar functions outside the op table, scans that are not sums, and random numbers.
+# Scalar functions outside the op table, scans that are not sums, assertions, random numbers.
 FALLBACKS = (
     "aten.lgamma aten.digamma aten.polygamma aten.erfinv aten.igamma aten.igammac aten.i0 "
     "aten.special_i0e aten.special_i1 aten.special_i1e aten.special_ndtri aten.special_log_ndtr "
@@ -33,6 +33,7 @@ FALLBACKS = (
     "aten.special_modified_bessel_i1 aten.special_modified_bessel_k0 "
     "aten.special_modified_bessel_k1 aten.nextafter aten.frexp.Tensor aten.bucketize.Tensor "
     "aten.searchsorted.Tensor aten.logcumsumexp aten.view.dtype "
+    "aten._assert_async.msg aten._functional_assert_async.msg "
     "prims.inductor_random prims.inductor_randint"
 )
 
@@ -76,7 +77,8 @@ def _called(op: Any, *args: Any, **kwargs: Any) -> Any:
     leaves = torch.utils._pytree.tree_leaves((args, kwargs))
     if not on_card(*leaves):
         return None
-    return fallback_handler(op, add_to_fallback_set=False)(*args, **kwargs)
+    result = fallback_handler(op, add_to_fallback_set=False)(*args, **kwargs)
+    return args[0] if result is None else result  # None would mean: use the stock lowering
 
 
 def dot(
@@ -97,7 +99,7 @@ def dot(
     def inner(index: Sequence[Any], reduced: Sequence[Any]) -> Any:
         return ops.dot(*factors(index, reduced[0]))
 
-    product = ir.Reduction.create(
+    product: Any = ir.Reduction.create(
         device=device,
         dst_dtype=dtype,
         src_dtype=operand_dtype,
@@ -107,6 +109,9 @@ def dot(
         reduction_type="dot",
     )
     product.realize()
+    if isinstance(product.data.data.layout, ir.FlexibleLayout):
+        # Readers would have it transposed to suit them; a matrix product writes rows.
+        product.data.data.freeze_layout()
     return product
 
 

@@ -26,7 +26,7 @@ from openspyre.frontend.values import STORED, Operand, Value
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import Access, Call, Const, Index, Kind, Load, Role, Scalar, walk
 
-HEAVY = 400  # nodes; a larger expression is cut by a local tensor (shared parts count twice)
+HEAVY = 200  # nodes; a larger expression is cut by a local tensor (shared parts count twice)
 _SCANS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
 F32 = torch.float32
 
@@ -36,6 +36,7 @@ class Recorder(DefaultHandler):
 
     def __init__(self, nest: Nest, sites: Callable[[str], Site]) -> None:
         self.nest, self.sites, self.a = nest, sites, nest.a
+        self._loaded: dict[tuple[str, sympy.Expr, tuple[int, ...]], Value] = {}
 
     # --- what every op may take ---
 
@@ -107,6 +108,12 @@ class Recorder(DefaultHandler):
         return self.nest.region.symbols.note(found, own)
 
     def load(self, name: str, index: sympy.Expr) -> Value:
+        key = (name, index, tuple(map(id, self.nest.masks)))
+        if key not in self._loaded:
+            self._loaded[key] = self._load(name, index)
+        return self._loaded[key]
+
+    def _load(self, name: str, index: sympy.Expr) -> Value:
         site, nest = self.sites(name), self.nest
         domain = nest.masked_domain()
         found, safe = indices(self._expr(index) + site.shift, site.placement, domain)

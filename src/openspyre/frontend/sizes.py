@@ -57,6 +57,8 @@ def converted(expr: sympy.Expr | int) -> Expr:
             return functools.reduce(lambda a, b: combine("min", a, b), map(converted, expr.args))
         case Max() | sympy.Max():
             return functools.reduce(lambda a, b: combine("max", a, b), map(converted, expr.args))
+        case sympy.Abs(args=[inner]):
+            return combine("max", converted(inner), -converted(inner))
         case Identity(args=[inner]):
             return converted(inner)
     raise Unsupported(

@@ -1,0 +1,105 @@
+#include "byte_sets.h"
+
+namespace spyre {
+
+bool Box::empty() const {
+  return size == 0 || std::any_of(dims.begin(), dims.end(), [](const Dim& d) { return !d.count; });
+}
+
+Wide Box::low() const {
+  if (empty()) return 0;
+  Wide at = start;
+  for (const Dim& d : dims) at += d.stride < 0 ? static_cast<Wide>(d.stride) * (d.count - 1) : 0;
+  return at;
+}
+
+Wide Box::high() const {
+  if (empty()) return 0;
+  Wide at = start + size;
+  for (const Dim& d : dims) at += d.stride > 0 ? static_cast<Wide>(d.stride) * (d.count - 1) : 0;
+  return at;
+}
+
+namespace {
+
+Wide magnitude(int64_t stride) { return stride < 0 ? -static_cast<Wide>(stride) : stride; }
+
+}  // namespace
+
+bool Box::injective() const {
+  std::vector<Dim> sorted = dims;
+  std::sort(sorted.begin(), sorted.end(),
+            [](const Dim& a, const Dim& b) { return magnitude(a.stride) < magnitude(b.stride); });
+  Wide span = size;
+  for (const Dim& d : sorted) {
+    if (d.count == 1) continue;
+    if (magnitude(d.stride) < span) return false;
+    span += magnitude(d.stride) * (d.count - 1);
+  }
+  return true;
+}
+
+Box Box::canonical() const {
+  Box found;
+  if (empty()) return found;
+  found.start = low();
+  found.size = size;
+  for (const Dim& d : dims) {
+    if (d.count > 1 && d.stride != 0) {
+      found.dims.push_back({d.count, d.stride < 0 ? -d.stride : d.stride});
+    }
+  }
+  std::sort(found.dims.begin(), found.dims.end(), [](const Dim& a, const Dim& b) {
+    return a.stride != b.stride ? a.stride < b.stride : a.count < b.count;
+  });
+  // Without a gap between its points, a dim makes the run longer.
+  size_t taken = 0;
+  for (; taken < found.dims.size() && found.dims[taken].stride <= found.size; ++taken) {
+    found.size += found.dims[taken].stride * (found.dims[taken].count - 1);
+  }
+  found.dims.erase(found.dims.begin(), found.dims.begin() + static_cast<ptrdiff_t>(taken));
+  size_t kept = 0;
+  for (const Dim& d : found.dims) {
+    if (kept && found.dims[kept - 1].stride * found.dims[kept - 1].count == d.stride) {
+      found.dims[kept - 1].count *= d.count;
+    } else {
+      found.dims[kept++] = d;
+    }
+  }
+  found.dims.resize(kept);
+  return found;
+}
+
+int64_t run_count(const Box& canonical) {
+  if (canonical.empty()) return 0;
+  Wide count = 1;
+  for (const Box::Dim& d : canonical.dims) {
+    count *= d.count;
+    if (count > kMostRuns) return kMostRuns + 1;
+  }
+  return static_cast<int64_t>(count);
+}
+
+void RunSet::add(Run run) {
+  if (run.low >= run.high) return;
+  auto next = runs_.upper_bound(run.low);
+  if (next != runs_.begin() && std::prev(next)->second >= run.low) {
+    --next;
+    run.low = next->first;
+  }
+  while (next != runs_.end() && next->first <= run.high) {
+    run.high = std::max(run.high, next->second);
+    next = runs_.erase(next);
+  }
+  runs_.emplace_hint(next, run.low, run.high);
+}
+
+int64_t RunSet::first_missing(Run run) const {
+  const auto next = runs_.upper_bound(run.low);
+  if (next == runs_.begin()) return run.low;
+  return std::max(run.low, std::min(run.high, std::prev(next)->second));
+}
+
+bool RunSet::covers(Run run) const { return first_missing(run) >= run.high; }
+
+}  // namespace spyre

@@ -1,0 +1,75 @@
+// The check engine: proves without values that a program keeps the rules of program.py for the
+// sizes of one symbol block.
+//
+//  - Every access lies in its LX buffer, or in the span of its argument, or in the pool.
+//  - Every byte that is read was written before: LX, and the pool in device memory.
+//  - A read through an LX buffer finds the bytes that were written through this buffer last, in
+//    the slot that was written last.
+//  - Accesses to the same byte of device memory in one section, one of which writes, are of one
+//    core and ordered by its tokens.
+//
+// This makes execution in body order the meaning of every legal order. In LX it needs no clocks:
+// tokens order all accesses through one buffer, and a write behind all accesses through buffers
+// that overlap; what is left, a read behind a write through another buffer, is refused.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "decode.h"
+
+namespace spyre {
+
+// The bytes of an argument, relative to its address: [low, high).
+struct Span {
+  int64_t low, high;
+};
+
+// Throws Failure(SPYRE_STOPPED) with the first problems, Failure(SPYRE_TOO_LARGE) if the program is
+// too large to check at these sizes. `arguments` has an entry for every address.
+void check_program(const Program& program, const int64_t* slots,
+                   const std::vector<Span>& arguments);
+
+// A static instruction of a program.
+struct Instr {
+  int section = -1, node = -1;  // Node::id
+  bool operator==(const Instr& o) const { return section == o.section && node == o.node; }
+  bool operator<(const Instr& o) const {
+    return std::tie(section, node) < std::tie(o.section, o.node);
+  }
+};
+
+// What is wrong, each pair of instructions once, in the order found.
+class Problems {
+ public:
+  enum Kind { Bounds, Unwritten, Overwritten, Stale, Race };
+
+  explicit Problems(const Program& program);
+
+  const Node& node(Instr instr) const { return *nodes_[instr.section][instr.node]; }
+  // "section s0, LOAD instruction 3 (linear)"
+  std::string name(Instr instr) const;
+
+  // Whether the problem is new; the caller then adds its text. `other` may be no instruction.
+  bool is_new(Kind kind, Instr instr, Instr other = {});
+  void add(std::string text);
+
+  // Throws what was found, if anything.
+  void raise() const;
+
+ private:
+  const Program& program_;
+  std::vector<std::vector<const Node*>> nodes_;  // by section and Node::id
+  std::set<std::tuple<Kind, Instr, Instr>> known_;
+  std::vector<std::string> texts_;
+};
+
+// The two parts, over all sections.
+void check_lx(const Program& program, const int64_t* slots, Problems& problems);
+void check_device(const Program& program, const int64_t* slots, const std::vector<Span>& arguments,
+                  Problems& problems);
+
+}  // namespace spyre

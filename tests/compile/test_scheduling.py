@@ -1,0 +1,107 @@
+"""Regions, launches and what surrounds them in generated code."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torch._inductor.utils import run_and_get_code
+
+from openspyre.frontend.scheduling import CompilerVersion
+from tests.compile.comparing import compare, generated, kernels_in, moved, tensor
+
+
+def launches(code: list[str]) -> list[str]:
+    return re.findall(r"^    +k\d+\(.*", "\n".join(code), flags=re.M)
+
+
+def test_a_graph_is_one_launch() -> None:
+    compare(
+        lambda x, y: torch.softmax(x @ y, -1).sum(0) + 1, tensor(3, 5), tensor(5, 7), launches=1
+    )
+
+
+def test_an_op_that_leaves_the_card_cuts_the_region() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        values, order = torch.sort(x * 2, -1)
+        return values * order + 1
+
+    code = compare(f, tensor(3, 9), fallbacks=("sort",), launches=2)
+    assert "aten.sort" in "\n".join(code)
+
+
+def test_equal_kernels_are_loaded_once() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x * 2, (x,))
+
+    compare(f, tensor(4, 5))
+    compare(f, -tensor(4, 5))
+
+
+def test_results_that_share_memory_and_inputs_that_return() -> None:
+    compare(lambda x: (x, x.t(), (x + 1).t(), x[1:]), tensor(4, 5))
+
+
+def test_mutation_of_a_view_reads_before_it_writes() -> None:
+    def shift(x: torch.Tensor) -> torch.Tensor:
+        before = x * 1
+        x[1:] = before[:-1] + 1
+        return before + x
+
+    x = tensor(5, 4)
+    card = x.to("spyre")
+    torch._dynamo.reset()
+    ours = torch.compile(shift, fullgraph=True)(card)
+    theirs = shift(x)
+    torch.testing.assert_close(ours.cpu(), theirs)
+    torch.testing.assert_close(card.cpu(), x)
+
+
+def test_unsupported_names_the_users_line_and_what_to_try() -> None:
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return x.double() + 1
+
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=r"(?s)test_scheduling.py.*float64.*try:"):
+        torch.compile(doubled)(tensor(3).to("spyre"))
+
+
+def test_the_users_options_win_over_ours() -> None:
+    function = torch.compile(lambda x: x.sum(-1), options={"unroll_reductions_threshold": 8})
+    torch._dynamo.reset()
+    _, code = run_and_get_code(function, *moved((tensor(4, 3),)))
+    assert [op.kind.value for op in kernels_in(code)[0].ops] == ["map"]
+
+
+def test_cpu_graphs_do_not_notice() -> None:
+    torch._dynamo.reset()
+    x = tensor(4, 3)
+    result, code = run_and_get_code(torch.compile(lambda x: x.sum(-1) + 1), x)
+    torch.testing.assert_close(result, x.sum(-1) + 1)
+    assert "spyre" not in "\n".join(code)
+
+
+def test_sizes_are_launch_arguments() -> None:
+    code = generated(lambda x: (x.t() * 2).sum(0), tensor(6, 9), dynamic=True)
+    (kernel,) = kernels_in(code)
+    (launch,) = launches(code)
+    assert len(kernel.symbols) == 2
+    assert launch.rstrip(")").endswith(", ".join(kernel.symbols))
+
+
+def test_recompiles_follow_the_guards_only() -> None:
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounterWithBackend("inductor")
+    function = torch.compile(lambda x: torch.softmax(x + 1, -1), backend=counter, dynamic=True)
+    for shape in ((3, 7), (5, 64), (8, 130)):
+        x = tensor(*shape)
+        torch.testing.assert_close(
+            function(x.to("spyre")).cpu(), torch.softmax(x + 1, -1), rtol=1e-5, atol=1e-5
+        )
+    assert counter.frame_count == 1
+
+
+def test_the_version_is_stable_and_not_empty() -> None:
+    assert CompilerVersion().uuid() == CompilerVersion().uuid()
+    assert len(CompilerVersion().uuid()) >= 16
