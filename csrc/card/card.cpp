@@ -8,6 +8,7 @@
 #include <new>
 #include <vector>
 
+#include "check.h"
 #include "execute.h"
 
 using namespace spyre;  // NOLINT: the API's types live outside the namespace
@@ -183,6 +184,18 @@ int spyre_program_time(spyre_program* program, const int64_t* slots, spyre_repor
   return guarded(error, [&] {
     require(program && report && (slots || program->program.slots.empty()), "a null pointer");
     *report = time_program(program->program, program->card->spec, slots);
+  });
+}
+
+int spyre_program_check(const spyre_program* program, const int64_t* slots,
+                        const spyre_span* arguments, size_t count, spyre_error* error) {
+  return guarded(error, [&] {
+    require(program && (slots || program->program.slots.empty()), "a null pointer");
+    require(count == static_cast<uint64_t>(program->program.addresses) && (arguments || !count),
+            "a check takes a span for every address");
+    std::vector<Span> spans;
+    for (size_t i = 0; i < count; ++i) spans.push_back({arguments[i].low, arguments[i].high});
+    check_program(program->program, slots, spans);
   });
 }
 

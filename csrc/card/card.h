@@ -22,6 +22,16 @@ enum {
   SPYRE_INDEX = 4,            // an index of the user's is out of range
   SPYRE_BAD_ARGUMENT = 5,     // of this API
   SPYRE_BROKEN = 6,           // a rule that the card's own code must keep does not hold
+  SPYRE_TOO_LARGE = 7,        // too much work to check, not wrong
+};
+
+// Modes that find programs which are right only by luck. Results of right programs are the same.
+enum {
+  // LX holds NaN when a launch begins, memory that is handed out or released holds 0xCB.
+  SPYRE_DEBUG_POISON = 1,
+  // Copies happen as late as the order between units allows: a load when an instruction needs its
+  // bytes, a store when its source or its target is written or the section ends.
+  SPYRE_DEBUG_LATE = 2,
 };
 
 typedef struct spyre_card spyre_card;
@@ -57,6 +67,8 @@ SPYRE_API void spyre_card_close(spyre_card* card);
 // Uses the kernels of an instruction set ("avx512", "avx2", "portable") instead of the best one.
 // Results do not depend on it. Only before the first program.
 SPYRE_API int spyre_card_use_isa(spyre_card* card, const char* isa, spyre_error* error);
+// Sets SPYRE_DEBUG_* flags; 0, as a card begins, is none of them.
+SPYRE_API int spyre_card_debug(spyre_card* card, unsigned flags, spyre_error* error);
 
 // Device memory is one range [base, base + size); addresses are what tensors carry. On this card
 // they are host addresses too, but only the copy engine (spyre_card_write/read) may rely on it.
@@ -64,6 +76,8 @@ SPYRE_API uint64_t spyre_card_memory_base(const spyre_card* card);
 SPYRE_API uint64_t spyre_card_memory_size(const spyre_card* card);
 // Gives the pages of a range back to the host; contents are lost (poisoned in debug mode).
 SPYRE_API int spyre_card_memory_release(spyre_card* card, uint64_t address, uint64_t bytes);
+// Says that a range was handed out and that its contents mean nothing: poisoned in debug mode.
+SPYRE_API int spyre_card_memory_fresh(spyre_card* card, uint64_t address, uint64_t bytes);
 
 // Bumps a counter that says "bytes of this range may have changed"; the panel cache of `execute`
 // is valid while the counter of the range is. Whoever writes device memory other than by a launch
@@ -91,6 +105,16 @@ SPYRE_API int spyre_program_run(spyre_program* program, uint64_t slot_address, s
 // Cycles of the program for the sizes in a block; values are not computed, addresses not used.
 SPYRE_API int spyre_program_time(spyre_program* program, const int64_t* slots, spyre_report* report,
                                  spyre_error* error);
+
+// The bytes that a launch may access of an argument, relative to its address: [low, high).
+typedef struct {
+  int64_t low, high;
+} spyre_span;
+// Proves, without values, that the program is right for the sizes in a block: accesses in bounds,
+// nothing read that was not written, no race (see check.h). SPYRE_STOPPED: it is not, `error` names
+// the instructions. `arguments` has one span for every address; no two arguments share bytes.
+SPYRE_API int spyre_program_check(const spyre_program* program, const int64_t* slots,
+                                  const spyre_span* arguments, size_t count, spyre_error* error);
 
 // --- facts ---------------------------------------------------------------------------------
 SPYRE_API const char* spyre_isa(void);          // "avx512", "avx2" or "portable"

@@ -31,26 +31,27 @@ void clip(AxisRange* range, Wide offset, Wide step, Wide size) {
 // A device place as constant + sum of coefficient x absolute coordinate, by section axis.
 struct Affine {
   Wide constant;
-  std::vector<int64_t> coefficient;
+  std::vector<Wide> coefficient;
 };
 
 Affine affine(const Place& place, const int64_t* slots, const std::vector<AxisRange>& ranges,
               int64_t zero) {
   Affine found{static_cast<Wide>(place.base.of(slots)) - zero,
-               std::vector<int64_t>(ranges.size(), 0)};
+               std::vector<Wide>(ranges.size(), 0)};
   for (const Term& term : place.terms) {
-    const int64_t by = term.coefficient.of(slots);
+    const Wide by = term.coefficient.of(slots);
     found.coefficient[term.axis] = by;
-    found.constant -= static_cast<Wide>(by) * ranges[term.axis].origin(term.origin);
+    found.constant -= by * ranges[term.axis].origin(term.origin);
   }
   return found;
 }
 
 void add_axes(const Copy& copy, const Affine& at, const std::vector<AxisRange>& ranges, Box* box) {
   for (int axis : copy.axes) {
-    const int64_t by = at.coefficient[axis];
-    box->start += static_cast<Wide>(by) * ranges[axis].start;
-    box->dims.push_back({ranges[axis].empty() ? 0 : ranges[axis].count(), by});
+    const Wide by = at.coefficient[axis];
+    box->start += by * ranges[axis].start;
+    box->dims.push_back(
+        {ranges[axis].empty() ? 0 : ranges[axis].count(), static_cast<int64_t>(by)});
   }
 }
 
@@ -65,7 +66,7 @@ void add_indices(const Copy& copy, const int64_t* slots, Box* box) {
 // of its steps; -1 if there is none.
 const Term* own_term(const Copy& copy, const Bound& bound, const Affine& at, const int64_t* slots) {
   for (const Term& term : bound.terms) {
-    const int64_t by = term.coefficient.of(slots);
+    const Wide by = term.coefficient.of(slots);
     bool own = by != 0 && at.coefficient[term.axis] % by == 0;
     for (const Bound& other : copy.bounds) {
       if (&other == &bound || other.terms.size() < 2) continue;
@@ -80,12 +81,12 @@ const Term* own_term(const Copy& copy, const Bound& bound, const Affine& at, con
 void take_out(const Copy& copy, const Bound& bound, const int64_t* slots, Affine* at, Box* box) {
   const Term* own = own_term(copy, bound, *at, slots);
   if (!own) return;
-  const int64_t by = at->coefficient[own->axis] / own->coefficient.of(slots);
+  const Wide by = at->coefficient[own->axis] / own->coefficient.of(slots);
   for (const Term& term : bound.terms) {
     at->coefficient[term.axis] -= by * term.coefficient.of(slots);
   }
-  at->constant -= static_cast<Wide>(by) * bound.offset.of(slots);
-  box->dims.push_back({std::max<int64_t>(bound.size.of(slots), 0), by});
+  at->constant -= by * bound.offset.of(slots);
+  box->dims.push_back({std::max<int64_t>(bound.size.of(slots), 0), static_cast<int64_t>(by)});
 }
 
 // Walks all axes of a copy but the last and clips the last one's range to every bound.

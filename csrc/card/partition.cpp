@@ -45,22 +45,23 @@ void Partition::for_each_piece(size_t set, const Visit& visit) const {
 
 // Splits every part that lies partly in the set.
 void Partition::separate(size_t set) {
-  const int before = parts();
   std::vector<int> touched;
-  std::vector<std::vector<size_t>> inside(static_cast<size_t>(before));
+  inside_.resize(sizes_.size());
   for_each_piece(set, [&](size_t piece) {
-    std::vector<size_t>& found = inside[part_of_[piece]];
+    std::vector<size_t>& found = inside_[part_of_[piece]];
     if (found.empty()) touched.push_back(part_of_[piece]);
     found.push_back(piece);
   });
   for (int part : touched) {
-    std::vector<size_t>& found = inside[part];
+    std::vector<size_t>& found = inside_[part];
     std::sort(found.begin(), found.end());  // runs of a set may overlap
     found.erase(std::unique(found.begin(), found.end()), found.end());
-    if (static_cast<int>(found.size()) == sizes_[part]) continue;
-    sizes_[part] -= static_cast<int>(found.size());
-    for (size_t piece : found) part_of_[piece] = parts();
-    sizes_.push_back(static_cast<int>(found.size()));
+    if (static_cast<int>(found.size()) < sizes_[part]) {
+      sizes_[part] -= static_cast<int>(found.size());
+      for (size_t piece : found) part_of_[piece] = parts();
+      sizes_.push_back(static_cast<int>(found.size()));
+    }
+    found.clear();
   }
 }
 

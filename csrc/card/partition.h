@@ -31,6 +31,7 @@ class Partition {
   std::vector<int> part_of_;      // by piece
   std::vector<int> sizes_;        // pieces of every part
   std::vector<std::vector<int>> of_set_;
+  std::vector<std::vector<size_t>> inside_;  // by part: its pieces in the set being looked at
 };
 
 }  // namespace spyre

@@ -221,7 +221,7 @@ def granules(group: Group, kernel: Kernel, card: CardSpec) -> tuple[int, ...]:
 
 
 def _panel_granule(axis: str, axes: Mapping[str, Expr], kernel: Kernel, card: CardSpec) -> int:
-    """Columns of a matmul that stay together: whole panels, unless there is little else to split."""
+    """Columns of a matmul that stay together: whole panels, if there is more to split."""
     others = prod(max(1, highest(e, kernel.limits)) for a, e in axes.items() if a != axis)
     if others * 4 < card.cores:
         return _store_granule(2, axes[axis], kernel, card)

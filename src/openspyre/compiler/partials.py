@@ -50,9 +50,7 @@ def _shared_dim(op: Op, kernel: Kernel, card: CardSpec) -> tuple[Dim, Expr] | No
     return None
 
 
-def _two(
-    op: Op, dim: Dim, parts: Expr, tensors: dict[str, Tensor], fresh: Fresh
-) -> tuple[Op, Op]:
+def _two(op: Op, dim: Dim, parts: Expr, tensors: dict[str, Tensor], fresh: Fresh) -> tuple[Op, Op]:
     outer = Dim(f"{dim.name}_part", parts)
     within = dim.extent // parts
     rdims = tuple(
@@ -64,7 +62,5 @@ def _two(
     name = fresh.name(f"{op.name}_parts")
     tensors[name] = Tensor(name, kind, tuple(d.extent for d in dims), Role.LOCAL)
     moved = substituted(replace(op, out=Access(op.out.tensor, ())), {dim.name: place})
-    first = replace(
-        moved, name=name, dims=dims, rdims=rdims, out=Access(name, vars_of(dims))
-    )
+    first = replace(moved, name=name, dims=dims, rdims=rdims, out=Access(name, vars_of(dims)))
     return first, replace(op, rdims=(outer,), body=Load(name, vars_of(dims), kind))

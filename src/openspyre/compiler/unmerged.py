@@ -151,5 +151,3 @@ def _splits_well(op: Op, dim: Dim) -> bool:
     if op.kind is Kind.SCAN and dim in op.rdims:
         return False
     return len(op.dims) + len(op.rdims) == 1 or dim != (*op.dims, *op.rdims)[-1]
-
-

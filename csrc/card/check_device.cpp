@@ -1,0 +1,383 @@
+// Device memory: bounds, unwritten bytes of the pool, races between cores and between units.
+//
+// Most copies are proved right as a whole: over all cores and trips together, a copy moves the box
+// of its axes' whole extents. Only where that does not settle it, dynamic instructions are looked
+// at one by one.
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "card.h"
+#include "check.h"
+#include "copy_points.h"
+#include "tokens.h"
+
+namespace spyre {
+namespace {
+
+constexpr int64_t kEnough = 1 << 20;  // pairs of touches, once one of them races
+
+// A copy of a section. An object is an argument, or the pool.
+struct Move {
+  const Node* node;
+  const Copy* copy;
+  int object;
+  bool whole;  // `all` is what all cores and trips move together
+  DeviceBox all;
+  bool reads() const { return copy->is_load() || copy->add; }
+  bool writes() const { return !copy->is_load(); }
+};
+
+// A run of bytes that a dynamic copy moves.
+struct Touch {
+  Run run;
+  int core, order;
+  const Move* move;
+  Tokens::Issued issued;
+};
+
+struct Split {
+  int axis;
+  bool over_many;  // several cores have points of it
+};
+
+class DeviceCheck {
+ public:
+  DeviceCheck(const Program& program, const int64_t* slots, const std::vector<Span>& arguments,
+              Problems* problems)
+      : program_(program),
+        slots_(slots),
+        spans_(arguments),
+        pool_(static_cast<int>(arguments.size())),
+        problems_(*problems) {
+    spans_.push_back({0, program.pool_bytes});
+    zeros_.resize(spans_.size());
+    names_.resize(spans_.size(), "the pool");
+    for (size_t i = 0; i < arguments.size(); ++i) names_[i] = "argument " + std::to_string(i);
+    for (size_t i = 0; i < program.slots.size(); ++i) {
+      const SlotDef& slot = program.slots[i];
+      if (slot.given == Given::Pool) zeros_[pool_] = slots[i];
+      if (slot.given != Given::Address) continue;
+      zeros_[slot.number] = slots[i];
+      if (!slot.name.empty()) names_[slot.number] += " (" + slot.name + ")";
+    }
+  }
+
+  void run() {
+    for (size_t s = 0; s < program_.sections.size(); ++s) run_section(static_cast<int>(s));
+  }
+
+ private:
+  void run_section(int number) {
+    number_ = number;
+    section_ = &program_.sections[number];
+    find_extents();
+    std::vector<Move> moves;
+    collect(section_->body, &moves);
+    moves.erase(std::remove_if(moves.begin(), moves.end(),
+                               [this](const Move& move) { return !in_bounds(move); }),
+                moves.end());
+    for (int object = 0; object <= pool_; ++object) check_object(moves, object);
+  }
+
+  // --- what a section moves ---
+
+  void find_extents() {
+    const size_t axes = section_->axes.size();
+    extents_.clear();
+    splits_.clear();
+    for (size_t a = 0; a < axes; ++a) {
+      const Axis& axis = section_->axes[a];
+      const int64_t extent = std::max<int64_t>(axis.extent.of(slots_), 0);
+      extents_.push_back({0, extent, 0, extent});
+      if (axis.parts == 1) continue;
+      int filled = 0;
+      for (int p = 0; p < axis.parts; ++p) {
+        filled += !part_of(axis, extent, p * axis.stride).empty();
+      }
+      splits_.push_back({static_cast<int>(a), filled > 1});
+    }
+  }
+
+  void collect(const std::vector<Node>& body, std::vector<Move>* moves) {
+    for (const Node& node : body) {
+      if (const auto* loop = std::get_if<TileLoop>(&node.form)) collect(loop->body, moves);
+      const auto* copy = std::get_if<Copy>(&node.form);
+      if (!copy || any_empty(copy->axes, extents_)) continue;
+      const Place& place = copy->device();
+      const int object = place.argument < 0 ? pool_ : place.argument;
+      const bool whole = std::all_of(place.terms.begin(), place.terms.end(), [](const Term& term) {
+        return term.origin == Origin::Absolute;
+      });
+      moves->push_back({&node, copy, object, whole, {}});
+      if (whole) moves->back().all = device_box(*copy, slots_, extents_, zeros_[object]);
+    }
+  }
+
+  // --- bounds ---
+
+  bool in_bounds(const Move& move) {
+    if (move.whole) {
+      if (fits(move, move.all.box)) return true;
+      if (move.all.exact) return refuse(move, move.all.box);
+      const auto boxes = device_boxes(*move.copy, slots_, extents_, zeros_[move.object]);
+      return fit(move, boxes);
+    }
+    bool good = true;
+    for_each_dynamic({&move}, [&](int, const Move&, const std::vector<AxisRange>& axes,
+                                  const Tokens::Issued&) {
+      good = good && fit(move, device_boxes(*move.copy, slots_, axes, zeros_[move.object]));
+    });
+    return good;
+  }
+
+  bool fit(const Move& move, const std::vector<Box>& boxes) {
+    return std::all_of(boxes.begin(), boxes.end(),
+                       [&](const Box& box) { return fits(move, box) || refuse(move, box); });
+  }
+
+  bool fits(const Move& move, const Box& box) const {
+    const Span& span = spans_[move.object];
+    return box.empty() || (box.low() >= span.low && box.high() <= span.high);
+  }
+
+  bool refuse(const Move& move, const Box& box) {
+    const Instr instr{number_, move.node->id};
+    if (!problems_.is_new(Problems::Bounds, instr)) return false;
+    const Span& span = spans_[move.object];
+    problems_.add(problems_.name(instr) + " moves bytes " + text(box.low()) + " to " +
+                  text(box.high()) + " of " + names_[move.object] + ", which has bytes " +
+                  text(span.low) + " to " + text(span.high));
+    return false;
+  }
+
+  static std::string text(Wide byte) {
+    const Wide most = INT64_MAX;
+    return std::to_string(static_cast<int64_t>(std::clamp(byte, -most, most)));
+  }
+
+  // --- one object ---
+
+  void check_object(const std::vector<Move>& moves, int object) {
+    std::vector<const Move*> readers, writers;
+    for (const Move& move : moves) {
+      if (move.object != object) continue;
+      if (move.reads()) readers.push_back(&move);
+      if (move.writes()) writers.push_back(&move);
+    }
+    std::set<const Move*> doubtful;
+    for (const Move* writer : writers) {
+      for (const auto* others : {&readers, &writers}) {
+        for (const Move* other : *others) {
+          if (!apart(*writer, *other)) doubtful.insert({writer, other});
+        }
+      }
+    }
+    if (object == pool_) {
+      bool late = false;
+      for (const Move* reader : readers) {
+        if (written_before(*reader)) continue;
+        doubtful.insert(reader);
+        late = true;
+      }
+      if (late) doubtful.insert(writers.begin(), writers.end());
+    }
+    if (!doubtful.empty()) check_touches(touches(doubtful, object));
+    if (object != pool_) return;
+    for (const Move* writer : writers) {
+      if (writer->copy->indirect.empty()) add_written(*writer);
+    }
+  }
+
+  // --- proofs for whole copies ---
+
+  bool apart(const Move& writer, const Move& other) const {
+    if (!writer.whole || !other.whole) return false;
+    const Box &a = writer.all.box, &b = other.all.box;
+    if (a.high() <= b.low() || b.high() <= a.low()) return true;
+    if (writer.copy->add && other.copy->add) return true;  // the order of sums is free
+    // Different cores move different bytes; a unit of a core works in order.
+    return &writer == &other && each_core_its_own(writer);
+  }
+
+  // Every split axis tells the bytes of cores apart.
+  bool each_core_its_own(const Move& move) const {
+    if (!move.all.exact || !move.all.box.injective()) return false;
+    return std::all_of(splits_.begin(), splits_.end(), [&](const Split& split) {
+      const auto& axes = move.copy->axes;
+      if (std::find(axes.begin(), axes.end(), split.axis) == axes.end()) return false;
+      return !split.over_many || steps_along(move.copy->device(), split.axis);
+    });
+  }
+
+  bool steps_along(const Place& place, int axis) const {
+    return std::any_of(place.terms.begin(), place.terms.end(), [&](const Term& term) {
+      return term.axis == axis && term.coefficient.of(slots_) != 0;
+    });
+  }
+
+  // --- what the pool holds ---
+
+  bool written_before(const Move& reader) const {
+    if (!reader.whole) return false;
+    if (covered(reader.all.box)) return true;
+    if (reader.all.exact) return false;
+    const auto boxes = device_boxes(*reader.copy, slots_, extents_, zeros_[pool_]);
+    return std::all_of(boxes.begin(), boxes.end(), [this](const Box& box) { return covered(box); });
+  }
+
+  bool covered(const Box& box) const {
+    const Box one = box.canonical();
+    if (run_count(one) > kMostRuns) too_large();
+    bool all = true;
+    for_each_run(one, [&](Run run) { all = all && written_.covers(run); });
+    return all;
+  }
+
+  void add_written(const Move& writer) {
+    auto add = [this](const Box& box) {
+      const Box one = box.canonical();
+      if (run_count(one) > kMostRuns) too_large();
+      for_each_run(one, [this](Run run) { written_.add(run); });
+    };
+    if (writer.whole) {
+      for (const Box& box : device_boxes(*writer.copy, slots_, extents_, zeros_[pool_])) add(box);
+      return;
+    }
+    for_each_dynamic({&writer}, [&](int, const Move&, const std::vector<AxisRange>& axes,
+                                    const Tokens::Issued&) {
+      for (const Box& box : device_boxes(*writer.copy, slots_, axes, zeros_[pool_])) add(box);
+    });
+  }
+
+  // --- dynamic instructions ---
+
+  // Visits the given copies on every core in body order: visit(core, move, ranges, issued).
+  template <class Visit>
+  void for_each_dynamic(const std::set<const Move*>& moves, const Visit& visit) {
+    std::vector<const Move*> by_node(static_cast<size_t>(section_->nodes), nullptr);
+    for (const Move* move : moves) by_node[move->node->id] = move;
+    Tokens tokens(program_);
+    for (int core = 0; core < section_->cores; ++core) {
+      tokens.start();
+      std::vector<AxisRange> ranges = ranges_of(*section_, slots_, core);
+      auto each = [&](const Node& node, const std::vector<AxisRange>& axes, int64_t trip) {
+        if (skips(node, axes)) return;
+        const Tokens::Issued issued = tokens.issue(node, trip);
+        if (const Move* move = by_node[node.id]) visit(core, *move, axes, issued);
+      };
+      walk(section_->body, ranges, each);
+    }
+  }
+
+  // The runs of the given copies. Reads of pool bytes that nothing wrote are reported on the way.
+  std::vector<Touch> touches(const std::set<const Move*>& moves, int object) {
+    std::vector<Touch> found;
+    RunSet own;  // what the core has stored so far
+    int order = 0, last = -1;
+    for_each_dynamic(moves, [&](int core, const Move& move, const std::vector<AxisRange>& axes,
+                                const Tokens::Issued& issued) {
+      if (core != last) own = RunSet();
+      last = core;
+      ++order;
+      for (const Box& box : device_boxes(*move.copy, slots_, axes, zeros_[object])) {
+        for_each_run(box.canonical(), [&](Run run) {
+          if (static_cast<int64_t>(found.size()) >= kMostRuns) too_large();
+          found.push_back({run, core, order, &move, issued});
+          if (object != pool_) return;
+          if (move.reads()) check_written(run, own, move);
+          if (move.writes() && move.copy->indirect.empty()) own.add(run);
+        });
+      }
+    });
+    return found;
+  }
+
+  void check_written(Run run, const RunSet& own, const Move& move) {
+    while (run.low < run.high) {
+      const int64_t after = std::max(written_.first_missing(run), own.first_missing(run));
+      if (after == run.low) {
+        const Instr instr{number_, move.node->id};
+        if (problems_.is_new(Problems::Unwritten, instr)) {
+          problems_.add(problems_.name(instr) + " reads byte " + text(run.low) +
+                        " of the pool, which nothing has written");
+        }
+        return;
+      }
+      run.low = after;
+    }
+  }
+
+  // Sweeps over the bytes and looks at all that touch the same.
+  void check_touches(std::vector<Touch> touches) {
+    std::sort(touches.begin(), touches.end(), [](const Touch& a, const Touch& b) {
+      return std::tie(a.run.low, a.order) < std::tie(b.run.low, b.order);
+    });
+    std::array<std::vector<const Touch*>, 2> open;  // readers, writers
+    races_ = compared_ = 0;
+    for (const Touch& touch : touches) {
+      if (races_ && compared_ > kEnough) return;
+      for (int writes : {0, 1}) {
+        auto& others = open[writes];
+        others.erase(std::remove_if(others.begin(), others.end(),
+                                    [&](const Touch* o) { return o->run.high <= touch.run.low; }),
+                     others.end());
+        if (!writes && !touch.move->writes()) continue;
+        for (const Touch* other : others) check_pair(*other, touch);
+      }
+      open[touch.move->writes()].push_back(&touch);
+    }
+  }
+
+  void check_pair(const Touch& a, const Touch& b) {
+    ++compared_;
+    const Touch& first = a.order < b.order ? a : b;
+    const Touch& second = a.order < b.order ? b : a;
+    if (first.move->copy->add && second.move->copy->add) return;
+    const bool ordered =
+        first.core == second.core &&
+        (first.issued.unit == second.issued.unit ||
+         second.issued.clock.done[first.issued.unit] >= first.issued.number);
+    if (ordered) return;
+    ++races_;
+    const Instr x{number_, first.move->node->id}, y{number_, second.move->node->id};
+    if (!problems_.is_new(Problems::Race, x, y)) return;
+    const int64_t byte = std::max(first.run.low, second.run.low);
+    const std::string where = first.core == second.core
+                                  ? "on core " + std::to_string(first.core)
+                                  : "on cores " + std::to_string(first.core) + " and " +
+                                        std::to_string(second.core);
+    problems_.add(problems_.name(x) + " and " + problems_.name(y) + " touch byte " + text(byte) +
+                  " of " + names_[first.move->object] + " " + where +
+                  " in no order, and one of them writes");
+  }
+
+  [[noreturn]] void too_large() const {
+    throw Failure(SPYRE_TOO_LARGE, "section " + section_->name +
+                                       " touches too many runs of device memory to check");
+  }
+
+  const Program& program_;
+  const int64_t* slots_;
+  std::vector<Span> spans_;  // by object
+  const int pool_;           // the object's number
+  Problems& problems_;
+  std::vector<int64_t> zeros_;  // by object: its address
+  std::vector<std::string> names_;
+  RunSet written_;  // of the pool, by earlier sections
+
+  int number_ = 0;  // of the section being checked
+  const Section* section_ = nullptr;
+  int64_t races_ = 0, compared_ = 0;  // pairs of touches
+  std::vector<AxisRange> extents_;
+  std::vector<Split> splits_;
+};
+
+}  // namespace
+
+void check_device(const Program& program, const int64_t* slots, const std::vector<Span>& arguments,
+                  Problems& problems) {
+  DeviceCheck(program, slots, arguments, &problems).run();
+}
+
+}  // namespace spyre

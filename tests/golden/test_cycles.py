@@ -1,0 +1,117 @@
+"""The performance review of the compiler: card cycles of real regions, exact.
+
+A difference is a decision: look at it, then `./dev golden` writes `cycles.toml` anew.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from openspyre.card.native import Report, SoftwareCard
+from openspyre.compiler.pipeline import compile_kernel
+from openspyre.ir.kernel import Kernel
+from openspyre.ir.text import parse_kernel
+from openspyre.spec import SPYRE_CARD_V1
+from tests.regions import NAMES, load_region
+
+GOLDEN = Path(__file__).parent / "cycles.toml"
+SYMBOLS = (4, 128, 64, 32)
+SOFTMAX = """
+kernel softmax
+arguments x y
+input x: f16[512, 1024]
+output y: f16[512, 1024]
+local m: f32[512, 1]
+local l: f32[512, 1]
+op m reduce i0:512 | r0:1024
+  m[i0, 0] <- max: x[i0, r0]
+op l reduce i0:512 | r0:1024
+  l[i0, 0] <- sum: exp(x[i0, r0] - m[i0, 0])
+op y map i0:512 i1:1024
+  y[i0, i1] <- f16(exp(x[i0, i1] - m[i0, 0]) / l[i0, 0])
+"""
+LINEAR = """
+kernel linear
+arguments x w y
+input x: f16[M, 4096]
+input w: f16[N, 4096]
+output y: f16[M, N]
+op y contract i0:M i1:N | r0:4096
+  y[i0, i1] <- x[i0, r0] * w[i1, r0]
+"""
+SUM = """
+kernel sum
+arguments x y
+input x: f32[1048576]
+output y: f32[]
+op y reduce | r0:1048576
+  y[] <- sum: x[r0]
+"""
+
+
+def cases() -> dict[str, Kernel]:
+    """What is measured, by name."""
+    found = {name: load_region(name) for name in NAMES}
+    found["softmax_512x1024"] = parse_kernel(SOFTMAX)
+    for m, n in ((512, 4096), (64, 4096), (1, 4096)):
+        found[f"linear_{m}x{n}x4096"] = parse_kernel(
+            LINEAR.replace("M", str(m)).replace("N", str(n))
+        )
+    found["sum_1048576"] = parse_kernel(SUM)
+    return found
+
+
+CASES = cases()
+
+
+@pytest.fixture(scope="module")
+def card() -> SoftwareCard:
+    return SoftwareCard(memory=1 << 30, threads=1)
+
+
+def measured(card: SoftwareCard, kernel: Kernel) -> Report:
+    """One launch with symbols at the sizes of SYMBOLS, every argument at a stick border."""
+    sizes = SYMBOLS[: len(kernel.symbols)]
+    limits = dict(zip(kernel.symbols, ((n, n) for n in sizes), strict=True))
+    program = compile_kernel(replace(kernel, limits=limits), SPYRE_CARD_V1)
+    loaded = card.load_program(program)
+    addresses, _, scalars = program.arguments
+    block = card.fill(loaded, [0] * addresses, sizes, [0.0] * scalars, 0)
+    try:
+        return card.time(loaded, block)
+    finally:
+        card.unload(loaded)
+
+
+def row(report: Report) -> dict[str, float]:
+    return {
+        "cycles": report.cycles,
+        "bound_p_cycles": report.bound_p_cycles,
+        "read_bytes": report.device_read_bytes,
+        "write_bytes": report.device_write_bytes,
+        "lx_peak": report.lx_peak,
+        "cores": report.cores,
+    }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_cycles(name: str, card: SoftwareCard, update_golden: bool) -> None:
+    found = row(measured(card, CASES[name]))
+    golden = tomllib.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
+    if update_golden:
+        golden[name] = found
+        GOLDEN.write_text(
+            "".join(
+                f"[{case}]\n" + "".join(f"{k} = {v}\n" for k, v in numbers.items()) + "\n"
+                for case, numbers in sorted(golden.items())
+            )
+        )
+    assert golden[name] == found
+
+
+def test_no_golden_row_is_stale() -> None:
+    assert sorted(tomllib.loads(GOLDEN.read_text())) == sorted(CASES)
