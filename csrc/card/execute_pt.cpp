@@ -72,7 +72,9 @@ class Matmul {
     for (int axis : pt_.k) accumulate_ |= !frame_.axes[axis].first_trip();
     if (k_points_ == 0 && accumulate_) return;
     rows_ = m.take_last({1, 0, 0, 0});
-    columns_ = n.take_last({1, 0, 0, c_size_});
+    // The axis of the columns is not in n where it has one point here.
+    const bool side_by_side = n.size && n.dim[n.size - 1].c == c_size_;
+    columns_ = side_by_side ? n.take_last({}) : Dim{1, 0, 0, c_size_};
     for (int i = 0; i < m.size; ++i) outer_.add(m.dim[i]);
     for (int i = 0; i < n.size; ++i) outer_.add(n.dim[i]);
     check_layout();

@@ -20,6 +20,7 @@ from openspyre.spec import SPYRE_CARD_V1, CardSpec
 
 LIBRARY = Path(__file__).resolve().parent.parent / "lib" / "libspyre_card.so"
 _ALIGNMENT = 128
+_STOPPED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,10 @@ class _Error(ctypes.Structure):
     _fields_ = [("text", ctypes.c_char * 1024)]
 
 
+class _Span(ctypes.Structure):
+    _fields_ = [("low", c_int64), ("high", c_int64)]
+
+
 class _Report(ctypes.Structure):
     _fields_ = [(f.name, c_uint64) for f in fields(Report)]
 
@@ -92,6 +97,7 @@ def _signatures() -> dict[str, tuple[object, list[object]]]:
         ),
         "spyre_program_run": (c_int, [c_void_p, c_uint64, error]),
         "spyre_program_time": (c_int, [c_void_p, words, POINTER(_Report), error]),
+        "spyre_program_check": (c_int, [c_void_p, words, POINTER(_Span), c_size_t, error]),
         "spyre_isa": (c_char_p, []),
         "spyre_op_name": (c_char_p, [c_int]),
         "spyre_format_version": (c_int, []),
@@ -138,7 +144,7 @@ def _check(code: int, error: _Error) -> None:
             raise InvalidProgram(text)
         case 2:
             raise MemoryError(text)
-        case 3 | 4:  # it stopped, or an index of the user's was out of range
+        case 3 | 4 | 7:  # it stopped, an index of the user's was out of range, it is too large
             raise CardError(text)
         case _:
             raise BrokenInvariant(text)
@@ -327,6 +333,30 @@ class SoftwareCard:
         code = library().spyre_program_time(program.handle, words, byref(report), byref(error))
         _check(code, error)
         return Report(**{f.name: int(getattr(report, f.name)) for f in fields(Report)})
+
+    def check(
+        self, program: LoadedProgram, block: bytes, spans: Sequence[tuple[int, int]]
+    ) -> None:
+        """Prove that a program is right for the sizes in a symbol block. Computes no values.
+
+        Args:
+            spans: for every address of the block the bytes that may be accessed, relative to it:
+                the first one and the one behind the last.
+
+        Raises:
+            BrokenInvariant: it is not: an access out of bounds, a read of bytes that nothing
+                wrote, a race. Names the instructions and the user's ops.
+            CardError: it has too much work at these sizes to be checked.
+        """
+        words = (c_int64 * max(len(block) // 8, 1)).from_buffer_copy(block or bytes(8))
+        given = (_Span * max(len(spans), 1))(*spans)
+        error = _Error()
+        code = library().spyre_program_check(
+            program.handle, words, given, len(spans), byref(error)
+        )
+        if code == _STOPPED:  # never a mistake of the user's: no value was looked at
+            raise BrokenInvariant(bytes(error.text).decode(errors="replace"))
+        _check(code, error)
 
     def _check_range(self, address: int, count: int) -> None:
         offset = address - self.memory_base
