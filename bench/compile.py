@@ -37,7 +37,8 @@ print(json.dumps(time.perf_counter() - start))
 def cold(device: str, case: str) -> float:
     """Seconds of the first call in a new process."""
     with tempfile.TemporaryDirectory() as cache:
-        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "HF_HUB_OFFLINE": "1"}
+        fresh = {"TORCHINDUCTOR_CACHE_DIR": cache, "OPENSPYRE_CACHE_PROGRAMS": "off"}
+        environment = {**os.environ, **fresh, "HF_HUB_OFFLINE": "1"}
         done = subprocess.run(
             [sys.executable, "-c", SCRIPT, device, case],
             env=environment, capture_output=True, text=True, check=True,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from openspyre.card.native import Report, SoftwareCard
+from openspyre.card.native import NO_DEBUG, DebugMode, Report, SoftwareCard
 from openspyre.compiler.emit import emit
 from openspyre.compiler.pipeline import plan_kernel
 from openspyre.compiler.residency import place
@@ -131,9 +131,10 @@ def run_program(
     sizes: Mapping[str, int] = MappingProxyType({}),
     card: CardSpec = SPYRE_CARD_V1,
     isa: str | None = None,
+    debug: DebugMode = NO_DEBUG,
 ) -> tuple[dict[str, Array], Report]:
     """The outputs and mutated inputs of a program, by the software card, and what it cost."""
-    with SoftwareCard(memory=1 << 28, threads=1, isa=isa, spec=card) as machine:
+    with SoftwareCard(memory=1 << 28, threads=1, isa=isa, spec=card, debug=debug) as machine:
         _, count = arranged(kernel, sizes)
         start = machine.allocate(count)
         placed, _ = arranged(kernel, sizes, start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 
 import pytest
@@ -12,6 +13,8 @@ settings.register_profile(
     "openspyre", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("openspyre")
+# Nothing that an earlier run has compiled, and nothing left behind.
+os.environ["OPENSPYRE_CACHE_PROGRAMS"] = "off"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

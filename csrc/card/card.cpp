@@ -15,6 +15,7 @@ using namespace spyre;  // NOLINT: the API's types live outside the namespace
 
 namespace {
 
+constexpr unsigned char kPoison = 0xCB;
 constexpr int64_t kPanelBudget = int64_t{256} << 20;
 
 int reported(int code, const char* text, spyre_error* error) {
@@ -68,7 +69,8 @@ struct spyre_card {
   PanelCache panels;
   std::vector<Worker> workers;
   const Kernels* kernels;
-  std::mutex running;  // one program at a time
+  std::atomic<unsigned> debug{0};  // SPYRE_DEBUG_* flags
+  std::mutex running;              // one program at a time
   std::atomic<uint64_t> launches{0};
   std::atomic<int64_t> programs{0};
 };
@@ -110,6 +112,14 @@ int spyre_card_use_isa(spyre_card* card, const char* isa, spyre_error* error) {
   });
 }
 
+int spyre_card_debug(spyre_card* card, unsigned flags, spyre_error* error) {
+  return guarded(error, [&] {
+    require(card, "a null pointer");
+    require(!(flags & ~unsigned{SPYRE_DEBUG_POISON | SPYRE_DEBUG_LATE}), "an unknown debug flag");
+    card->debug = flags;
+  });
+}
+
 uint64_t spyre_card_memory_base(const spyre_card* card) {
   return reinterpret_cast<uint64_t>(card->memory.data());
 }
@@ -118,7 +128,16 @@ uint64_t spyre_card_memory_size(const spyre_card* card) { return card->memory.by
 
 int spyre_card_memory_release(spyre_card* card, uint64_t address, uint64_t bytes) {
   if (!card->holds(address, bytes)) return SPYRE_BAD_ARGUMENT;
+  if (card->debug & SPYRE_DEBUG_POISON) return spyre_card_memory_fresh(card, address, bytes);
   card->memory.release(address - spyre_card_memory_base(card), bytes);
+  card->panels.touch(address, address + bytes);
+  return SPYRE_OK;
+}
+
+int spyre_card_memory_fresh(spyre_card* card, uint64_t address, uint64_t bytes) {
+  if (!card->holds(address, bytes)) return SPYRE_BAD_ARGUMENT;
+  if (!(card->debug & SPYRE_DEBUG_POISON)) return SPYRE_OK;
+  card->memory.fill(address - spyre_card_memory_base(card), bytes, kPoison);
   card->panels.touch(address, address + bytes);
   return SPYRE_OK;
 }
@@ -173,8 +192,8 @@ int spyre_program_run(spyre_program* program, uint64_t slot_address, spyre_error
     require(bytes == 0 || (card->holds(slot_address, bytes) && slot_address % 8 == 0),
             "the symbol block does not lie in the card's memory");
     const std::lock_guard<std::mutex> turn(card->running);
-    const Machine machine{card->kernels, &card->memory,  &card->lx,       &card->pool,
-                          &card->panels, &card->workers, ++card->launches};
+    const Machine machine{card->kernels, &card->memory,  &card->lx,        &card->pool,
+                          &card->panels, &card->workers, ++card->launches, card->debug};
     program->code.run(machine, reinterpret_cast<const int64_t*>(slot_address));
   });
 }

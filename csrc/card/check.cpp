@@ -1,5 +1,7 @@
 #include "check.h"
 
+#include <algorithm>
+
 #include "tokens.h"
 
 namespace spyre {
@@ -36,6 +38,11 @@ std::string Problems::name(Instr instr) const {
                      name_of(unit_of(instruction)) + " instruction " + std::to_string(instr.node);
   const int origin = origin_of(instruction);
   return origin < 0 ? text : text + " (" + program_.sources[origin] + ")";
+}
+
+std::string Problems::number(Wide byte) {
+  const Wide most = INT64_MAX;
+  return std::to_string(static_cast<int64_t>(std::clamp(byte, -most, most)));
 }
 
 bool Problems::is_new(Kind kind, Instr instr, Instr other) {

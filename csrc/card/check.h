@@ -5,6 +5,8 @@
 //  - Every byte that is read was written before: LX, and the pool in device memory.
 //  - A read through an LX buffer finds the bytes that were written through this buffer last, in
 //    the slot that was written last.
+//  - No instruction writes bytes of LX that it reads or writes as another operand, but a vector
+//    instruction may work in place.
 //  - Accesses to the same byte of device memory in one section, one of which writes, are of one
 //    core and ordered by its tokens.
 //
@@ -20,6 +22,7 @@
 #include <vector>
 
 #include "decode.h"
+#include "frame.h"
 
 namespace spyre {
 
@@ -45,13 +48,16 @@ struct Instr {
 // What is wrong, each pair of instructions once, in the order found.
 class Problems {
  public:
-  enum Kind { Bounds, Unwritten, Overwritten, Stale, Race };
+  enum Kind { LxBounds, DeviceBounds, Unwritten, Overwritten, Own, Stale, Race };
 
   explicit Problems(const Program& program);
 
   const Node& node(Instr instr) const { return *nodes_[instr.section][instr.node]; }
   // "section s0, LOAD instruction 3 (linear)"
   std::string name(Instr instr) const;
+
+  // A byte's number; far outside of memory it stops at what 64 bits hold.
+  static std::string number(Wide byte);
 
   // Whether the problem is new; the caller then adds its text. `other` may be no instruction.
   bool is_new(Kind kind, Instr instr, Instr other = {});

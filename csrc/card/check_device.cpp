@@ -124,10 +124,10 @@ class DeviceCheck {
       return fit(move, boxes);
     }
     bool good = true;
-    for_each_dynamic({&move}, [&](int, const Move&, const std::vector<AxisRange>& axes,
-                                  const Tokens::Issued&) {
-      good = good && fit(move, device_boxes(*move.copy, slots_, axes, zeros_[move.object]));
-    });
+    for_each_dynamic(
+        {&move}, [&](int, const Move&, const std::vector<AxisRange>& axes, const Tokens::Issued&) {
+          good = good && fit(move, device_boxes(*move.copy, slots_, axes, zeros_[move.object]));
+        });
     return good;
   }
 
@@ -143,17 +143,13 @@ class DeviceCheck {
 
   bool refuse(const Move& move, const Box& box) {
     const Instr instr{number_, move.node->id};
-    if (!problems_.is_new(Problems::Bounds, instr)) return false;
+    if (!problems_.is_new(Problems::DeviceBounds, instr)) return false;
     const Span& span = spans_[move.object];
-    problems_.add(problems_.name(instr) + " moves bytes " + text(box.low()) + " to " +
-                  text(box.high()) + " of " + names_[move.object] + ", which has bytes " +
-                  text(span.low) + " to " + text(span.high));
+    problems_.add(problems_.name(instr) + " moves bytes " + Problems::number(box.low()) + " to " +
+                  Problems::number(box.high()) + " of " + names_[move.object] +
+                  ", which has bytes " + Problems::number(span.low) + " to " +
+                  Problems::number(span.high));
     return false;
-  }
-
-  static std::string text(Wide byte) {
-    const Wide most = INT64_MAX;
-    return std::to_string(static_cast<int64_t>(std::clamp(byte, -most, most)));
   }
 
   // --- one object ---
@@ -299,7 +295,7 @@ class DeviceCheck {
       if (after == run.low) {
         const Instr instr{number_, move.node->id};
         if (problems_.is_new(Problems::Unwritten, instr)) {
-          problems_.add(problems_.name(instr) + " reads byte " + text(run.low) +
+          problems_.add(problems_.name(instr) + " reads byte " + Problems::number(run.low) +
                         " of the pool, which nothing has written");
         }
         return;
@@ -334,27 +330,25 @@ class DeviceCheck {
     const Touch& first = a.order < b.order ? a : b;
     const Touch& second = a.order < b.order ? b : a;
     if (first.move->copy->add && second.move->copy->add) return;
-    const bool ordered =
-        first.core == second.core &&
-        (first.issued.unit == second.issued.unit ||
-         second.issued.clock.done[first.issued.unit] >= first.issued.number);
+    const bool ordered = first.core == second.core &&
+                         (first.issued.unit == second.issued.unit ||
+                          second.issued.clock.done[first.issued.unit] >= first.issued.number);
     if (ordered) return;
     ++races_;
     const Instr x{number_, first.move->node->id}, y{number_, second.move->node->id};
     if (!problems_.is_new(Problems::Race, x, y)) return;
     const int64_t byte = std::max(first.run.low, second.run.low);
-    const std::string where = first.core == second.core
-                                  ? "on core " + std::to_string(first.core)
-                                  : "on cores " + std::to_string(first.core) + " and " +
-                                        std::to_string(second.core);
-    problems_.add(problems_.name(x) + " and " + problems_.name(y) + " touch byte " + text(byte) +
-                  " of " + names_[first.move->object] + " " + where +
+    const std::string where = first.core == second.core ? "on core " + std::to_string(first.core)
+                                                        : "on cores " + std::to_string(first.core) +
+                                                              " and " + std::to_string(second.core);
+    problems_.add(problems_.name(x) + " and " + problems_.name(y) + " touch byte " +
+                  Problems::number(byte) + " of " + names_[first.move->object] + " " + where +
                   " in no order, and one of them writes");
   }
 
   [[noreturn]] void too_large() const {
-    throw Failure(SPYRE_TOO_LARGE, "section " + section_->name +
-                                       " touches too many runs of device memory to check");
+    throw Failure(SPYRE_TOO_LARGE,
+                  "section " + section_->name + " touches too many runs of device memory to check");
   }
 
   const Program& program_;

@@ -26,11 +26,15 @@ struct Written {
 };
 
 struct Access {
+  int64_t step;  // number of the dynamic instruction
+  const Place* place;
   int node;
   int buffer, slot;
-  int set;      // of bytes of LX
-  int logical;  // double buffers: the set of the same bytes whatever the slot, else -1
+  // Bytes of LX; both copies of a double buffer, because `execute` may use one for both.
+  int set;
+  int logical;  // double buffers, else -1: the set that knows the slot written last
   bool writes;
+  bool at_once;  // writes every point when it has read it: may work in place
 };
 
 // Bytes that several sections see, and who wrote them on each kind of core.
@@ -56,6 +60,12 @@ class Sets {
   }
   int count() const { return static_cast<int>(all_.size()); }
   const std::vector<std::vector<Run>>& all() const { return all_; }
+  // False only if two sets of boxes have no byte in common.
+  bool may_share(int a, int b) const {
+    if (all_[a].empty() || all_[b].empty()) return false;
+    const Run &x = all_[a].front(), &y = all_[b].front();
+    return x.low < all_[b].back().high && y.low < all_[a].back().high;
+  }
 
  private:
   void add_runs(const Box& box) {
@@ -105,14 +115,16 @@ class Recorder {
     node_ = &node;
     operand_ = 0;
     trip_ = trip;
+    at_once_ = false;
     if (const auto* copy = std::get_if<Copy>(&node.form)) {
       record(*copy, axes);
     } else if (const auto* pt = std::get_if<Pt>(&node.form)) {
       const bool empty = any_empty(pt->k, axes);
       read(pt->a, axes, !empty);
       read(pt->b, axes, !empty);
-      write(pt->c, axes, std::all_of(pt->k.begin(), pt->k.end(),
-                                     [&](int axis) { return axes[axis].first_trip(); }));
+      write(pt->c, axes, std::all_of(pt->k.begin(), pt->k.end(), [&](int axis) {
+              return axes[axis].first_trip();
+            }));
     } else {
       record(std::get<Vec>(node.form), axes);
     }
@@ -140,6 +152,7 @@ class Recorder {
         stores &= reduced || !axes[axis].empty();
         begins &= !reduced || axes[axis].first_trip();
       }
+      at_once_ = out.reduce == Reduce::None;
       if (stores) write(out.place, axes, begins);
     }
   }
@@ -180,10 +193,14 @@ class Recorder {
         if (!writes) return;
         box = {0, buffer.bytes, {}};  // its readers are right, as far as one can tell
       }
-      if (buffer.slots == 2) last.logical = number(box, logical_[place.buffer]);
-      last.set = number(box, buffer.offset + slot * buffer.bytes);
+      if (buffer.slots == 2) {
+        last.logical = number(box, logical_[place.buffer]);
+        box.dims.push_back({2, buffer.bytes});
+      }
+      last.set = number(box, buffer.offset);
     }
-    found_.push_back({node_->id, place.buffer, slot, last.set, last.logical, writes});
+    found_.push_back(
+        {steps_, &place, node_->id, place.buffer, slot, last.set, last.logical, writes, at_once_});
   }
 
   int number(Box box, int64_t from) {
@@ -194,11 +211,10 @@ class Recorder {
   bool inside(const Box& box, const Buffer& buffer, bool writes) {
     if (box.low() >= 0 && box.high() <= buffer.bytes) return true;
     const Instr instr{section_, node_->id};
-    if (problems_.is_new(Problems::Bounds, instr)) {
+    if (problems_.is_new(Problems::LxBounds, instr)) {
       problems_.add(problems_.name(instr) + (writes ? " writes" : " reads") + " bytes " +
-                    std::to_string(static_cast<int64_t>(box.low())) + " to " +
-                    std::to_string(static_cast<int64_t>(box.high())) + " of LX buffer " +
-                    buffer.name + ", which has " + std::to_string(buffer.bytes));
+                    Problems::number(box.low()) + " to " + Problems::number(box.high()) +
+                    " of LX buffer " + buffer.name + ", which has " + std::to_string(buffer.bytes));
     }
     return false;
   }
@@ -233,6 +249,7 @@ class Recorder {
   std::vector<int> current_;  // slot of every buffer that was written last
   const Node* node_ = nullptr;
   size_t operand_ = 0;
+  bool at_once_ = false;
   int64_t trip_ = 0, steps_ = 0;
 };
 
@@ -340,6 +357,7 @@ class LxCheck {
       for (size_t k = 0; k < kept.size(); ++k) {
         for (int part : parts.of_set(kept[k])) state[kind][part] = kept_[k].written[kind];
       }
+      check_own_inputs(s, accesses[kind], sets, parts);
       for (const Access& access : accesses[kind]) apply(s, access, parts, &state[kind]);
     }
     keep(living, parts, state);
@@ -350,6 +368,66 @@ class LxCheck {
     std::vector<Run> runs{{buffer.offset, buffer.offset + buffer.bytes * buffer.slots}};
     if (buffer.slots == 2) runs.push_back({logical_[number], logical_[number] + buffer.bytes});
     return runs;
+  }
+
+  // An instruction must not write what it still reads or writes otherwise.
+  void check_own_inputs(int s, const std::vector<Access>& accesses, const Sets& sets,
+                        const Partition& parts) {
+    std::vector<int64_t> mark(static_cast<size_t>(parts.parts()), -1);
+    for (size_t i = 0; i < accesses.size(); ++i) {
+      const Access& write = accesses[i];
+      if (!write.writes) continue;
+      bool marked = false;
+      for (size_t j = i; j-- > 0 && accesses[j].step == write.step;) {
+        const Access& other = accesses[j];
+        if (!sets.may_share(other.set, write.set) || works_in_place(other, write)) continue;
+        for (int part : parts.of_set(write.set)) {
+          if (!marked) mark[part] = static_cast<int64_t>(i);
+        }
+        marked = true;
+        for (int part : parts.of_set(other.set)) {
+          if (mark[part] == static_cast<int64_t>(i)) report_own(s, write, other, parts, part);
+        }
+      }
+    }
+  }
+
+  static bool works_in_place(const Access& other, const Access& write) {
+    if (other.place == write.place) return true;  // a running sum
+    return write.at_once && !other.writes && same_elements(*other.place, *write.place);
+  }
+
+  static bool same_elements(const Place& a, const Place& b) {
+    auto has = [](const Place& place, const Term& term) {
+      return std::any_of(place.terms.begin(), place.terms.end(), [&](const Term& t) {
+        return t.axis == term.axis && t.origin == term.origin &&
+               t.coefficient.slot == term.coefficient.slot &&
+               t.coefficient.number == term.coefficient.number;
+      });
+    };
+    return a.buffer == b.buffer && spyre::bytes_of(a.dtype) == spyre::bytes_of(b.dtype) &&
+           a.base.slot == b.base.slot && a.base.number == b.base.number &&
+           a.terms.size() == b.terms.size() &&
+           std::all_of(a.terms.begin(), a.terms.end(), [&](const Term& t) { return has(b, t); });
+  }
+
+  void report_own(int s, const Access& write, const Access& other, const Partition& parts,
+                  int part) {
+    const Instr instr{s, write.node};
+    if (!problems_.is_new(Problems::Own, instr)) return;
+    const Buffer& buffer = program_.buffers[write.buffer];
+    const int64_t at = byte_of(write, parts, part);
+    problems_.add(problems_.name(instr) + " writes byte " + std::to_string(at) + " of LX buffer " +
+                  buffer.name + " while it " + (other.writes ? "writes" : "reads") +
+                  " the same byte as another operand in buffer " +
+                  program_.buffers[other.buffer].name);
+  }
+
+  // Of the buffer: the first byte that the access and a part have in common.
+  int64_t byte_of(const Access& access, const Partition& parts, int part) const {
+    const Buffer& buffer = program_.buffers[access.buffer];
+    return (parts.first_byte(access.set, part) - buffer.offset) %
+           std::max<int64_t>(buffer.bytes, 1);
   }
 
   void apply(int s, const Access& access, const Partition& parts, std::vector<Written>* state) {
@@ -374,9 +452,7 @@ class LxCheck {
     for (int part : parts.of_set(access.set)) {
       const Written& last = state[part];
       if (last.by.section >= 0 && last.buffer == access.buffer) continue;
-      const Buffer& buffer = program_.buffers[access.buffer];
-      const int64_t at =
-          parts.first_byte(access.set, part) - buffer.offset - access.slot * buffer.bytes;
+      const int64_t at = byte_of(access, parts, part);
       const bool never = last.by.section < 0;
       return report(never ? Problems::Unwritten : Problems::Overwritten, by, last, access, at);
     }
@@ -385,8 +461,8 @@ class LxCheck {
   void report(Problems::Kind kind, Instr by, const Written& last, const Access& access,
               int64_t at) {
     if (!problems_.is_new(kind, by, last.by)) return;
-    std::string text = problems_.name(by) + " reads byte " + std::to_string(at) +
-                       " of LX buffer " + program_.buffers[access.buffer].name;
+    std::string text = problems_.name(by) + " reads byte " + std::to_string(at) + " of LX buffer " +
+                       program_.buffers[access.buffer].name;
     switch (kind) {
       case Problems::Unwritten:
         text += ", which nothing has written";
@@ -425,9 +501,9 @@ class LxCheck {
   const Program& program_;
   const int64_t* slots_;
   Problems& problems_;
-  std::vector<int64_t> logical_;             // by double buffer: where its logical bytes are
-  std::vector<std::pair<int, int>> lives_;   // of a buffer: first and last section
-  std::vector<int> cores_;                   // one of every kind
+  std::vector<int64_t> logical_;            // by double buffer: where its logical bytes are
+  std::vector<std::pair<int, int>> lives_;  // of a buffer: first and last section
+  std::vector<int> cores_;                  // one of every kind
   std::vector<Kept> kept_;
 };
 

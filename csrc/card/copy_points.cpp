@@ -36,8 +36,7 @@ struct Affine {
 
 Affine affine(const Place& place, const int64_t* slots, const std::vector<AxisRange>& ranges,
               int64_t zero) {
-  Affine found{static_cast<Wide>(place.base.of(slots)) - zero,
-               std::vector<Wide>(ranges.size(), 0)};
+  Affine found{static_cast<Wide>(place.base.of(slots)) - zero, std::vector<Wide>(ranges.size(), 0)};
   for (const Term& term : place.terms) {
     const Wide by = term.coefficient.of(slots);
     found.coefficient[term.axis] = by;
@@ -126,7 +125,8 @@ class Points {
       Wide offset = bound.offset.of(slots_), step = 0;
       for (const Term& term : bound.terms) {
         const Wide by = term.coefficient.of(slots_);
-        (term.axis == lane ? step : offset) += term.axis == lane ? by : by * ranges[term.axis].start;
+        (term.axis == lane ? step : offset) +=
+            term.axis == lane ? by : by * ranges[term.axis].start;
       }
       AxisRange none{0, 0, 0, 1};
       AxisRange& range = lane < 0 ? none : ranges[lane];
@@ -181,8 +181,8 @@ DeviceBox device_box(const Copy& copy, const int64_t* slots, std::vector<AxisRan
   return found;
 }
 
-std::vector<Box> device_boxes(const Copy& copy, const int64_t* slots,
-                              std::vector<AxisRange> ranges, int64_t zero) {
+std::vector<Box> device_boxes(const Copy& copy, const int64_t* slots, std::vector<AxisRange> ranges,
+                              int64_t zero) {
   DeviceBox whole = device_box(copy, slots, ranges, zero);
   if (whole.exact) return {std::move(whole.box)};
   return Points(copy, slots, std::move(ranges), zero).boxes();

@@ -20,7 +20,7 @@ DeviceBox device_box(const Copy& copy, const int64_t* slots, std::vector<AxisRan
                      int64_t zero);
 
 // The same as boxes without others; throws Failure(SPYRE_TOO_LARGE) above kMostRuns of them.
-std::vector<Box> device_boxes(const Copy& copy, const int64_t* slots,
-                              std::vector<AxisRange> ranges, int64_t zero);
+std::vector<Box> device_boxes(const Copy& copy, const int64_t* slots, std::vector<AxisRange> ranges,
+                              int64_t zero);
 
 }  // namespace spyre

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <exception>
 #include <mutex>
 
@@ -9,7 +10,9 @@
 #include <xmmintrin.h>
 #endif
 
+#include "card.h"
 #include "execute_units.h"
+#include "late.h"
 
 namespace spyre {
 namespace {
@@ -61,11 +64,25 @@ class SectionRun {
  private:
   void run_core(int core, Worker& worker) {
     fill_ranges(section_, slots_, core, &worker.axes);
+    if (machine_.debug & SPYRE_DEBUG_LATE) return run_late(core, worker);
     const Frame frame{machine_, program_, slots_, worker.axes, machine_.lx->of_core(core), worker};
     auto visit = [&](const Node& node, const std::vector<AxisRange>&, int64_t) {
       execute(frame, node);
     };
     walk(section_.body, worker.axes, visit);
+  }
+
+  void run_late(int core, Worker& worker) {
+    auto run = [&](const Node& node, const std::vector<AxisRange>& axes, BufferSlots buffers) {
+      execute({machine_, program_, slots_, axes, machine_.lx->of_core(core), worker, buffers},
+              node);
+    };
+    LateTransfers late(program_, run);
+    auto visit = [&](const Node& node, const std::vector<AxisRange>& axes, int64_t trip) {
+      late.issue(node, axes, trip);
+    };
+    walk(section_.body, worker.axes, visit);
+    late.finish();
   }
 
   void execute(const Frame& frame, const Node& node) const {
@@ -115,14 +132,25 @@ Executable::Executable(const Program& program, const Kernels& kernels)
 }
 
 void Executable::run(const Machine& machine, const int64_t* slots) {
+  if (machine.debug & SPYRE_DEBUG_POISON) poison_lx(machine);
   for (size_t s = 0; s < plans_.size(); ++s) run_section(machine, s, slots);
+}
+
+// NaN in every float dtype, -1 in every integer.
+void Executable::poison_lx(const Machine& machine) const {
+  int cores = 0;
+  for (const Section& section : program_.sections) cores = std::max(cores, section.cores);
+  for (int core = 0; core < cores; ++core) {
+    std::memset(machine.lx->of_core(core), 0xFF, static_cast<size_t>(program_.lx_peak));
+  }
 }
 
 void Executable::run_section(const Machine& machine, size_t number, const int64_t* slots) {
   const Section& section = program_.sections[number];
   const SectionPlan& plan = plans_[number];
   for (size_t f = 0; f < plan.forwards.size(); ++f) {
-    const bool now = forwards_now(plan.forwards[f], plan, section, slots);
+    // (Debug modes are about the copies.)
+    const bool now = !machine.debug && forwards_now(plan.forwards[f], plan, section, slots);
     sources_[f] = now ? &plan.forwards[f].load->source : nullptr;
   }
   SectionRun run(machine, program_, section, plan, sources_.data(), slots);

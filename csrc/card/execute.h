@@ -20,6 +20,7 @@ class Executable {
   void run(const Machine& machine, const int64_t* slots);
 
  private:
+  void poison_lx(const Machine& machine) const;
   void run_section(const Machine& machine, size_t section, const int64_t* slots);
   void touch_stores(const Machine& machine, size_t section, const int64_t* slots) const;
 

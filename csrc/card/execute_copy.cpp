@@ -361,7 +361,7 @@ void execute_copy(const Frame& frame, const Copy& copy, const Places& places) {
   const Place& source = places(0, copy.source);
   if (copy.indirect.empty() && copy.bounds.empty() && !copy.add) {
     const Operand from = frame.operand(source, walk, copy.origin);
-    const Operand to = frame.operand(copy.target, walk, copy.origin);
+    const Operand to = frame.operand(copy.target, walk, copy.origin, Mode::Write);
     if (places.elided) return;
     PlainMove(walk, from, to, bytes_of(copy.source.dtype)).run(to.at, from.at);
     return;
@@ -369,8 +369,8 @@ void execute_copy(const Frame& frame, const Copy& copy, const Places& places) {
   const bool load = copy.is_load();
   const Operand from =
       load ? frame.unchecked(source, walk) : frame.operand(source, walk, copy.origin);
-  const Operand to =
-      load ? frame.operand(copy.target, walk, copy.origin) : frame.unchecked(copy.target, walk);
+  const Operand to = load ? frame.operand(copy.target, walk, copy.origin, Mode::Write)
+                          : frame.unchecked(copy.target, walk);
   Operand indices[kMaxAxes];
   for (size_t i = 0; i < copy.indirect.size(); ++i) {
     indices[i] =

@@ -55,7 +55,7 @@ class Matmul {
     for (const auto* axes : {&pt.batch, &pt.m, &pt.n, &pt.k}) walk_.add(*axes, frame.axes);
     a_ = frame.operand(a_place_, walk_, pt.origin);
     b_ = frame.operand(b_place_, walk_, pt.origin);
-    c_ = frame.operand(pt.c, walk_, pt.origin);
+    c_ = frame.operand(pt.c, walk_, pt.origin, Mode::Write);
     a_size_ = bytes_of(pt.a.dtype);
     c_size_ = bytes_of(pt.c.dtype);
   }

@@ -34,7 +34,7 @@ class VecRun {
     }
     first_output_ = count_;
     for (const VecOut& out : vec.outputs) {
-      streams_[count_++] = frame.operand(out.place, written(out), vec.origin);
+      streams_[count_++] = frame.operand(out.place, written(out), vec.origin, Mode::Write);
     }
     first_index_ = count_;
     for (const VecIndex& index : vec.indices) streams_[count_++] = index_stream(index);

@@ -38,19 +38,25 @@ void fill_strides(const Place& place, const Walk& walk, const int64_t* slots, Op
 
 }  // namespace
 
-Operand Frame::unchecked(const Place& place, const Walk& walk) const {
+int64_t Frame::offset_of(const Place& place, Mode mode) const {
+  const Buffer& buffer = program.buffers[place.buffer];
+  const uint8_t* const slot = mode == Mode::Read ? buffer_slots.read : buffer_slots.write;
+  return buffer.offset + (slot ? slot[place.buffer] * buffer.bytes : 0);
+}
+
+Operand Frame::unchecked(const Place& place, const Walk& walk, Mode mode) const {
   Operand operand;
   fill_strides(place, walk, slots, &operand);
   const auto at = static_cast<uintptr_t>(start_of(place, slots, axes));
   const auto from = place.space == Space::Device
                         ? uintptr_t{0}
-                        : reinterpret_cast<uintptr_t>(lx) + program.buffers[place.buffer].offset;
+                        : reinterpret_cast<uintptr_t>(lx) + offset_of(place, mode);
   operand.at = reinterpret_cast<char*>(from + at);
   return operand;
 }
 
-Operand Frame::operand(const Place& place, const Walk& walk, int origin) const {
-  const Operand operand = unchecked(place, walk);
+Operand Frame::operand(const Place& place, const Walk& walk, int origin, Mode mode) const {
+  const Operand operand = unchecked(place, walk, mode);
   Wide low = start_of(place, slots, axes), high = low + bytes_of(place.dtype);
   for (int i = 0; i < walk.size; ++i) {
     if (walk.count[i] == 0) return operand;  // touches nothing

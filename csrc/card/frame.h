@@ -54,7 +54,16 @@ struct Machine {
   PanelCache* panels;
   std::vector<Worker>* workers;  // one per thread of the pool
   uint64_t launch;               // number of the launch, ascending
+  unsigned debug;                // SPYRE_DEBUG_* flags
 };
+
+// Which copy of every double buffer an instruction reads and writes. A launch in body order needs
+// only the first copy, whatever was written last; late transfers need both.
+struct BufferSlots {
+  const uint8_t* read;  // by buffer; null: the first copy
+  const uint8_t* write;
+};
+enum class Mode : uint8_t { Read, Write };
 
 // The axes an instruction walks and how many points of each.
 struct Walk {
@@ -78,19 +87,23 @@ struct Frame {
   const std::vector<AxisRange>& axes;
   char* lx;
   Worker& worker;
+  BufferSlots buffer_slots{nullptr, nullptr};
 
   const Kernels& kernels() const { return *machine.kernels; }
 
   // The operand, all of whose elements lie in its memory; throws Failure(SPYRE_STOPPED) otherwise.
-  Operand operand(const Place& place, const Walk& walk, int origin) const;
+  Operand operand(const Place& place, const Walk& walk, int origin, Mode mode = Mode::Read) const;
   // The same without the check, and without reading `at`'s memory being legal yet.
-  Operand unchecked(const Place& place, const Walk& walk) const;
+  Operand unchecked(const Place& place, const Walk& walk, Mode mode = Mode::Read) const;
   // Refuses [low, high) outside of the place's memory (of its buffer, for LX).
   void check(const Place& place, Wide low, Wide high, int origin) const;
 
   // The user's op behind an instruction.
   const std::string& source(int origin) const;
   [[noreturn]] void stop(int origin, const std::string& why) const;
+
+ private:
+  int64_t offset_of(const Place& place, Mode mode) const;  // of the buffer's copy in LX
 };
 
 }  // namespace spyre

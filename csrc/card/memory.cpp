@@ -50,6 +50,10 @@ void Mapping::release(uint64_t offset, uint64_t bytes) {
   madvise(data_ + first, last - first, MADV_DONTNEED);
 }
 
+void Mapping::fill(uint64_t offset, uint64_t bytes, unsigned char value) {
+  std::memset(data_ + offset, value, bytes);
+}
+
 Scratchpads::Scratchpads(int cores, int64_t bytes_per_core)
     : stride_(static_cast<int64_t>(rounded_up(bytes_per_core + 64, page_bytes()))),
       memory_(static_cast<uint64_t>(stride_) * cores) {}

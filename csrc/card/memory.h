@@ -19,6 +19,7 @@ class Mapping {
   uint64_t bytes() const { return bytes_; }
   // Gives whole pages inside the range back; bytes of the range read 0 afterwards.
   void release(uint64_t offset, uint64_t bytes);
+  void fill(uint64_t offset, uint64_t bytes, unsigned char value);
 
  private:
   char* data_;

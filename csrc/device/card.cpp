@@ -43,6 +43,8 @@ std::unique_ptr<Card> open(int index) {
   const int code = spyre_card_open(names.data(), chosen.values.data(), names.size(), chosen.memory,
                                    threads, &card->handle, &error);
   TORCH_CHECK(code == SPYRE_OK, "spyre:", index, ": the card does not open: ", error.text);
+  TORCH_CHECK(spyre_card_debug(card->handle, chosen.debug, &error) == SPYRE_OK, "spyre:", index,
+              ": ", error.text);
   card->base = spyre_card_memory_base(card->handle);
   card->size = spyre_card_memory_size(card->handle);
   return card;

@@ -17,6 +17,7 @@ struct Settings {
   int devices = 0;
   uint64_t memory = 0;             // bytes per card
   int threads = 0;                 // host threads of a card; 0: as many as torch's
+  unsigned debug = 0;              // SPYRE_DEBUG_* flags
   std::vector<std::string> names;  // the numbers of the CardSpec
   std::vector<double> values;
 };

@@ -10,7 +10,8 @@
 #include <mutex>
 #include <tuple>
 
-#include "runtime.h"
+#include "eager.h"
+#include "generator.h"
 
 namespace openspyre {
 namespace {
@@ -20,6 +21,7 @@ using at::Tensor;
 struct Counts {
   std::mutex mutex;
   std::map<std::string, uint64_t> by_name;
+  std::map<std::string, std::string> reasons;
   std::atomic<FallbackMode> mode{FallbackMode::Count};
 };
 
@@ -30,41 +32,26 @@ Counts& counts() {
 
 // --- random numbers -------------------------------------------------------------------------
 
-void move_state(at::CPUGeneratorImpl& from, at::CPUGeneratorImpl& to) {
-  to.set_engine(from.engine());
-  to.set_next_float_normal_sample(from.next_float_normal_sample());
-  to.set_next_double_normal_sample(from.next_double_normal_sample());
-}
-
-at::CPUGeneratorImpl& impl(const at::Generator& generator) {
-  return *static_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl());
-}
-
-// CPU kernels draw from a generator of the CPU. For the duration of a fallback this one holds the
-// state of the device's, so that device seeds govern device tensors and no other stream moves.
-class BorrowedGenerator {
+// CPU kernels that take no generator draw from the CPU's default one. For the duration of a
+// fallback it is seeded from the device's, so that device seeds govern device tensors; then it goes
+// on where it was.
+class SeededCpuGenerator {
  public:
-  BorrowedGenerator(at::Generator device, at::Generator cpu)
-      : device_(std::move(device)), cpu_(std::move(cpu)) {
-    swap_in();
+  explicit SeededCpuGenerator(uint64_t seed) : generator_(at::detail::getDefaultCPUGenerator()) {
+    const std::lock_guard<std::mutex> lock(generator_.mutex());
+    kept_ = generator_.get_state();
+    generator_.set_current_seed(seed);
   }
-  BorrowedGenerator(const BorrowedGenerator&) = delete;
-  BorrowedGenerator& operator=(const BorrowedGenerator&) = delete;
-  ~BorrowedGenerator() {
-    const std::scoped_lock lock(device_.mutex(), cpu_.mutex());
-    move_state(impl(cpu_), impl(device_));
-    move_state(*kept_, impl(cpu_));
+  SeededCpuGenerator(const SeededCpuGenerator&) = delete;
+  SeededCpuGenerator& operator=(const SeededCpuGenerator&) = delete;
+  ~SeededCpuGenerator() {
+    const std::lock_guard<std::mutex> lock(generator_.mutex());
+    generator_.set_state(kept_);
   }
 
  private:
-  void swap_in() {
-    const std::scoped_lock lock(device_.mutex(), cpu_.mutex());
-    kept_ = impl(cpu_).clone();
-    move_state(impl(device_), impl(cpu_));
-  }
-
-  at::Generator device_, cpu_;
-  std::shared_ptr<at::CPUGeneratorImpl> kept_;
+  at::Generator generator_;
+  at::Tensor kept_;
 };
 
 bool takes_generator(const c10::Argument& argument) {
@@ -116,21 +103,18 @@ void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 void run_with_generator(const c10::OperatorHandle& op, torch::jit::Stack* stack, size_t position) {
   auto& argument = (*stack)[stack->size() - op.schema().arguments().size() + position];
   const auto device = result_device(op.schema(), *stack);
-  const auto chosen =
-      argument.isNone() ? default_generator(device ? device->index() : -1) : argument.toGenerator();
-  if (chosen.device().type() != c10::kPrivateUse1) return run_on_cpu(op, stack);
-  TORCH_CHECK(device && device->type() == c10::kPrivateUse1,
-              "Expected a generator of the tensor's "
-              "device, but found one of ",
-              chosen.device());
-  const auto stand_in = at::detail::createCPUGenerator();
-  argument = stand_in;
-  const BorrowedGenerator borrowed(chosen, stand_in);
+  TORCH_CHECK(!device || device->type() == c10::kPrivateUse1,
+              "Expected a generator of the tensor's device, but found one of a card");
+  const std::optional<at::Generator> chosen =
+      argument.isNone() ? std::nullopt : std::optional(argument.toGenerator());
+  argument = at::detail::createCPUGenerator(take_seed(chosen, device ? device->index() : -1));
   run_on_cpu(op, stack);
 }
 
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  note_fallback(c10::toString(op.operator_name()));
+  const std::string* const why = run_eager(op, stack);
+  if (!why) return;
+  note_fallback(c10::toString(op.operator_name()), *why);
   const auto& arguments = op.schema().arguments();
   for (size_t i = 0; i < arguments.size(); ++i)
     if (takes_generator(arguments[i])) return run_with_generator(op, stack, i);
@@ -138,12 +122,13 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   static auto* const drawing = new std::recursive_mutex();
   const std::lock_guard<std::recursive_mutex> one_at_a_time(*drawing);
   const auto device = result_device(op.schema(), *stack);
-  const BorrowedGenerator borrowed(default_generator(device ? device->index() : -1),
-                                   at::detail::getDefaultCPUGenerator());
+  const SeededCpuGenerator seeded(take_seed(std::nullopt, device ? device->index() : -1));
   run_on_cpu(op, stack);
 }
 
 // --- convolution: dispatches by device before a fallback can see it ---------------------------
+
+constexpr char kNoConvolution[] = "the card has no convolution";
 
 Tensor cpu(const Tensor& tensor) { return tensor.defined() ? tensor.cpu() : tensor; }
 
@@ -156,7 +141,7 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const std::optiona
                    c10::SymIntArrayRef stride, c10::SymIntArrayRef padding,
                    c10::SymIntArrayRef dilation, bool transposed,
                    c10::SymIntArrayRef output_padding, c10::SymInt groups) {
-  note_fallback("aten::convolution_overrideable");
+  note_fallback("aten::convolution_overrideable", kNoConvolution);
   const std::optional<Tensor> bias_cpu =
       bias && bias->defined() ? std::optional<Tensor>(bias->cpu()) : std::nullopt;
   return back(at::convolution_symint(cpu(input), cpu(weight), bias_cpu, stride, padding, dilation,
@@ -168,7 +153,7 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(
     const Tensor& gradient, const Tensor& input, const Tensor& weight, c10::SymIntArrayRef stride,
     c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed,
     c10::SymIntArrayRef output_padding, c10::SymInt groups, std::array<bool, 3> wanted) {
-  note_fallback("aten::convolution_backward_overrideable");
+  note_fallback("aten::convolution_backward_overrideable", kNoConvolution);
   const std::vector<c10::SymInt> bias_sizes{gradient.sym_size(1)};
   const auto [g_input, g_weight, g_bias] = at::convolution_backward_symint(
       cpu(gradient), cpu(input), cpu(weight), c10::SymIntArrayRef(bias_sizes), stride, padding,
@@ -190,20 +175,25 @@ std::map<std::string, uint64_t> fallback_counts() {
 void reset_fallback_counts() {
   const std::lock_guard<std::mutex> lock(counts().mutex);
   counts().by_name.clear();
+  counts().reasons.clear();
 }
 
-void note_fallback(const std::string& op) {
+std::map<std::string, std::string> fallback_reasons() {
+  const std::lock_guard<std::mutex> lock(counts().mutex);
+  return counts().reasons;
+}
+
+void note_fallback(const std::string& op, const std::string& why) {
   const auto mode = counts().mode.load();
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      mode != FallbackMode::Error, "the op ", op,
-      " cannot run on the spyre device yet\n"
-      "  why: it has no card program when called eagerly, and OPENSPYRE_FALLBACK=error forbids "
-      "running it on the CPU\n"
-      "  try: call it inside torch.compile, or unset OPENSPYRE_FALLBACK");
+  TORCH_CHECK_NOT_IMPLEMENTED(mode != FallbackMode::Error, "the op ", op,
+                              " cannot run on the spyre device yet\n  why: ", why,
+                              "; OPENSPYRE_FALLBACK=error forbids running it on the CPU\n"
+                              "  try: move its arguments to the CPU, or unset OPENSPYRE_FALLBACK");
   bool first = false;
   {
     const std::lock_guard<std::mutex> lock(counts().mutex);
     first = ++counts().by_name[op] == 1;
+    if (first) counts().reasons[op] = why;
   }
   if (first && mode == FallbackMode::Warn)
     TORCH_WARN("spyre: the op ", op, " runs on the CPU; torch.spyre.fallbacks() counts such calls");

@@ -14,7 +14,10 @@ FallbackMode fallback_mode();
 std::map<std::string, uint64_t> fallback_counts();
 void reset_fallback_counts();
 
+// Why the ops that were counted cannot run on the card (of each, its first call).
+std::map<std::string, std::string> fallback_reasons();
+
 // Counts one call; warns at an op's first or throws, as the mode says.
-void note_fallback(const std::string& op);
+void note_fallback(const std::string& op, const std::string& why);
 
 }  // namespace openspyre

@@ -160,19 +160,10 @@ int run(Resident& program, const std::vector<int64_t>& block, spyre_error& error
   return program.run(block, error);
 }
 
-PyObject* call(PyObject* self, PyObject* const* args, size_t flags, PyObject* names) {
-  HANDLE_TH_ERRORS
-  State& kernel = state(self);
-  if (names && PyTuple_GET_SIZE(names)) {
-    PyErr_Format(PyExc_TypeError, "%s: takes no keyword arguments", kernel.name.c_str());
-    return nullptr;
-  }
-  Binding binding;
-  int device = -1;
-  if (!bind(kernel, args, PyVectorcall_NARGS(flags), binding, device)) return nullptr;
+bool launch_bound(State& kernel, const Binding& binding, int device) {
   Variant* variant = find(kernel, binding.sizes);
   if (!variant) variant = compile(kernel, binding.sizes);
-  if (!variant) return nullptr;
+  if (!variant) return false;
   Resident& program = variant->on(device);
   const auto pool = program.pool();
   const auto& block = program.fill(binding, reinterpret_cast<uint64_t>(pool.get()));
@@ -183,9 +174,22 @@ PyObject* call(PyObject* self, PyObject* const* args, size_t flags, PyObject* na
   Record& record = variant->record(binding.sizes);
   record.launches += 1;
   record.nanoseconds += std::chrono::nanoseconds(spent).count();
-  if (code == SPYRE_OK) Py_RETURN_NONE;
-  raise_card_error(kernel, code, error);
-  return nullptr;
+  if (code != SPYRE_OK) raise_card_error(kernel, code, error);
+  return code == SPYRE_OK;
+}
+
+PyObject* call(PyObject* self, PyObject* const* args, size_t flags, PyObject* names) {
+  HANDLE_TH_ERRORS
+  State& kernel = state(self);
+  if (names && PyTuple_GET_SIZE(names)) {
+    PyErr_Format(PyExc_TypeError, "%s: takes no keyword arguments", kernel.name.c_str());
+    return nullptr;
+  }
+  Binding binding;
+  int device = -1;
+  if (!bind(kernel, args, PyVectorcall_NARGS(flags), binding, device)) return nullptr;
+  if (!launch_bound(kernel, binding, device)) return nullptr;
+  Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
 
@@ -385,6 +389,10 @@ PyTypeObject type = [] {
 }();
 
 }  // namespace
+
+bool launch(PyObject* kernel, const Binding& binding, int device) {
+  return launch_bound(state(kernel), binding, device);
+}
 
 bool add_kernel_type(PyObject* module) {
   if (PyType_Ready(&type) < 0) return false;

@@ -3,7 +3,13 @@
 
 #include <torch/csrc/python_headers.h>
 
+#include "launcher.h"
+
 namespace openspyre {
+
+// Launches a Kernel whose arguments are bound already. Needs the GIL and releases it while the
+// card runs; returns false with a Python error set on failure.
+bool launch(PyObject* kernel, const Binding& binding, int device);
 
 // Adds the type to the module. Returns false with a Python error set on failure.
 bool add_kernel_type(PyObject* module);

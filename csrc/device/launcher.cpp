@@ -22,7 +22,7 @@ class Ring {
     bytes = (bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
     if (bytes > size_) {
       size_ = std::max(kRingBytes, 4 * bytes);
-      memory_ = allocate_on(device, size_);
+      memory_ = allocate_for_programs(device, size_);
       next_ = 0;
     }
     if (next_ + bytes > size_) next_ = 0;
@@ -45,7 +45,7 @@ Ring& ring(int device) {
 }  // namespace
 
 Resident::Resident(int device, const std::string& bytes)
-    : device_(device), memory_(allocate_on(device, bytes.size())) {
+    : device_(device), memory_(allocate_for_programs(device, bytes.size())) {
   std::memcpy(memory_.get(), bytes.data(), bytes.size());
   touch(memory_.get(), bytes.size());
   spyre_error error{};
@@ -94,7 +94,7 @@ spyre_report Resident::time(const Sizes& sizes, size_t address_count, size_t sca
 }
 
 c10::DataPtr Resident::pool() const {
-  return allocate_on(device_, spyre_program_pool_bytes(program_));
+  return allocate_for_programs(device_, spyre_program_pool_bytes(program_));
 }
 
 Variant::Variant(std::string bytes, Sizes low, Sizes high)

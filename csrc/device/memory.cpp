@@ -69,7 +69,7 @@ Arena::Arena(Card& card) : card_(card) {
   ranges_.emplace(first, card.base + card.size - first);
 }
 
-uint64_t Arena::allocate(size_t requested) {
+uint64_t Arena::allocate(size_t requested, bool for_tensor) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (requested > card_.size) fail(requested);
   const size_t bytes = rounded(requested, kGranule);
@@ -86,6 +86,9 @@ uint64_t Arena::allocate(size_t requested) {
   unindex_free(block);
   split(block, bytes);
   block->second.requested = requested;
+  block->second.for_tensor = for_tensor;
+  spyre_card_memory_fresh(card_.handle, block->first, block->second.bytes);
+  if (!for_tensor) return block->first;
   const bool pool = block->second.small;
   add(stats_.allocation, pool, 1);
   add(stats_.active, pool, 1);
@@ -101,12 +104,15 @@ size_t Arena::free(uint64_t address) {
   if (block == blocks_.end() || block->second.requested == 0) return 0;
   const size_t requested = block->second.requested;
   const bool pool = block->second.small;
-  subtract(stats_.allocation, pool, 1);
-  subtract(stats_.active, pool, 1);
-  subtract(stats_.allocated_bytes, pool, block->second.bytes);
-  subtract(stats_.active_bytes, pool, block->second.bytes);
-  subtract(stats_.requested_bytes, pool, requested);
+  if (block->second.for_tensor) {
+    subtract(stats_.allocation, pool, 1);
+    subtract(stats_.active, pool, 1);
+    subtract(stats_.allocated_bytes, pool, block->second.bytes);
+    subtract(stats_.active_bytes, pool, block->second.bytes);
+    subtract(stats_.requested_bytes, pool, requested);
+  }
   block->second.requested = 0;
+  spyre_card_memory_fresh(card_.handle, address, block->second.bytes);  // who still reads it, sees
   index_free(join(block));
   return requested;
 }
@@ -296,6 +302,11 @@ void release(void* pointer) {
   if (c10::memoryProfilingEnabled()) report(pointer, device, -static_cast<int64_t>(bytes));
 }
 
+void release_quietly(void* pointer) {
+  const int device = device_of(pointer);
+  if (device >= 0 && !in_bad_fork()) arena(device).free(reinterpret_cast<uint64_t>(pointer));
+}
+
 class SpyreAllocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override { return allocate_on(current_device(), bytes); }
@@ -334,6 +345,14 @@ c10::DataPtr allocate_on(int device, size_t bytes) {
   touch(pointer, bytes);
   if (c10::memoryProfilingEnabled()) report(pointer, device, static_cast<int64_t>(bytes));
   return {pointer, pointer, &release, where};
+}
+
+c10::DataPtr allocate_for_programs(int device, size_t bytes) {
+  const c10::Device where(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(device));
+  if (bytes == 0) return {nullptr, where};
+  auto* const pointer = reinterpret_cast<void*>(arena(device).allocate(bytes, false));
+  touch(pointer, bytes);
+  return {pointer, pointer, &release_quietly, where};
 }
 
 c10::DeviceAllocator* allocator() {

@@ -23,8 +23,9 @@ class Arena {
  public:
   explicit Arena(Card& card);
 
-  // An address whose block holds at least `bytes` (> 0). Throws torch.OutOfMemoryError.
-  uint64_t allocate(size_t bytes);
+  // An address whose block holds at least `bytes` (> 0). Throws torch.OutOfMemoryError. Statistics
+  // of allocated memory count it only if it is for a tensor.
+  uint64_t allocate(size_t bytes, bool for_tensor = true);
   size_t free(uint64_t address);  // the bytes that were asked for; 0: no block of ours
   void empty_cache();
 
@@ -43,6 +44,7 @@ class Arena {
     size_t requested;  // 0: free
     uint64_t segment;
     bool small;
+    bool for_tensor = true;
   };
   using Blocks = std::map<uint64_t, Block>;
   using BySize = std::set<std::pair<size_t, uint64_t>>;
@@ -73,6 +75,9 @@ Arena& arena(int device);
 
 // Memory on a given device, freed with the result.
 c10::DataPtr allocate_on(int device, size_t bytes);
+
+// The same for what is no tensor: programs, symbol blocks, space for a program's own use.
+c10::DataPtr allocate_for_programs(int device, size_t bytes);
 
 c10::DeviceAllocator* allocator();
 

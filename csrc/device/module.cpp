@@ -11,6 +11,7 @@
 #include <string>
 
 #include "card.h"
+#include "eager.h"
 #include "fallback.h"
 #include "kernel.h"
 #include "memory.h"
@@ -31,14 +32,15 @@ bool read_number(PyObject* key, PyObject* value, Settings& into) {
 
 PyObject* py_configure(PyObject*, PyObject* args, PyObject* kwargs) {
   HANDLE_TH_ERRORS
-  static const char* names[] = {"devices", "memory", "threads", "card", nullptr};
+  static const char* names[] = {"devices", "memory", "threads", "card", "debug", nullptr};
   Settings chosen;
   unsigned long long memory = 0;
   PyObject* numbers = nullptr;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$iKiO!", const_cast<char**>(names),
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$iKiO!I", const_cast<char**>(names),
                                    &chosen.devices, &memory, &chosen.threads, &PyDict_Type,
-                                   &numbers))
+                                   &numbers, &chosen.debug))
     return nullptr;
+  TORCH_CHECK_TYPE(numbers, "configure() needs the numbers of a card");
   chosen.memory = memory;
   PyObject *key, *value;
   for (Py_ssize_t position = 0; PyDict_Next(numbers, &position, &key, &value);)
@@ -83,6 +85,20 @@ PyObject* py_fallbacks(PyObject*, PyObject*) {
       return nullptr;
   }
   return result.release();
+}
+
+PyObject* py_fallback_reasons(PyObject*, PyObject*) {
+  Owned result(PyDict_New());
+  if (!result) return nullptr;
+  for (const auto& [name, reason] : fallback_reasons()) {
+    const Owned text(PyUnicode_FromString(reason.c_str()));
+    if (!text || PyDict_SetItemString(result.get(), name.c_str(), text.get()) < 0) return nullptr;
+  }
+  return result.release();
+}
+
+PyObject* py_eager_misses(PyObject*, PyObject*) {
+  return PyLong_FromUnsignedLongLong(eager_misses());
 }
 
 PyObject* py_reset_fallbacks(PyObject*, PyObject*) {
@@ -137,12 +153,16 @@ PyCFunction as_function(F* function) {
 
 PyMethodDef methods[] = {
     {"configure", as_function(py_configure), METH_VARARGS | METH_KEYWORDS,
-     "configure(*, devices, memory, threads, card): what the cards are; before their first use."},
+     "configure(*, devices, memory, threads, card, debug=0): what the cards are; before their "
+     "first use."},
     {"default_generator", py_default_generator, METH_O, "The default generator of a device."},
     {"default_stream", py_default_stream, METH_O, "The stream that a device starts with."},
     {"is_open", py_is_open, METH_O, "Whether a device's card has been used."},
     {"in_bad_fork", py_in_bad_fork, METH_NOARGS, "Whether this process was forked after use."},
     {"fallbacks", py_fallbacks, METH_NOARGS, "Calls that ran on the CPU, by op name."},
+    {"fallback_reasons", py_fallback_reasons, METH_NOARGS, "Why they did, by op name."},
+    {"eager_misses", py_eager_misses, METH_NOARGS,
+     "How often an eager call asked Python for a kernel."},
     {"reset_fallbacks", py_reset_fallbacks, METH_NOARGS, "Starts counting again."},
     {"set_fallback_mode", py_set_fallback_mode, METH_O, "count, warn or error."},
     {"empty_strided_spyre", as_function(py_empty_strided), METH_FASTCALL,

@@ -2,6 +2,7 @@
 // metadata or bytes; every other op goes to the counted CPU fallback (fallback.cpp).
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/_assert_async_native.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -122,6 +123,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from", TORCH_FN(copy_from));
   m.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
   m.impl("_local_scalar_dense", TORCH_FN(local_scalar));
+  m.impl("_assert_async", TORCH_FN(at::native::_assert_async_cpu));  // read like item()
+  m.impl("_assert_async.msg", TORCH_FN(at::native::_assert_async_msg_cpu));
   m.impl("fill_.Scalar", TORCH_FN(fill));
   m.impl("zero_", TORCH_FN(zero));
   m.impl("record_stream", TORCH_FN(record_stream));

@@ -4,9 +4,7 @@
 // stream is therefore always idle and an event is complete when it is recorded.
 #include "runtime.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/CachingHostAllocator.h>
-#include <ATen/core/GeneratorForPrivateuseone.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/DeviceCapability.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -21,6 +19,7 @@
 #include <mutex>
 
 #include "card.h"
+#include "generator.h"
 #include "memory.h"
 
 namespace openspyre {
@@ -134,26 +133,6 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
 };
 
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
-
-// --- generators -----------------------------------------------------------------------------
-
-class SpyreGenerator final : public at::CPUGeneratorImpl {
- public:
-  explicit SpyreGenerator(int device) {
-    device_ = device_at(device);
-    key_set_ = c10::DispatchKeySet(c10::DispatchKey::PrivateUse1);
-  }
-
- private:
-  at::CPUGeneratorImpl* clone_impl() const override {
-    auto copy = std::make_unique<SpyreGenerator>(device_.index());
-    auto& self = const_cast<SpyreGenerator&>(*this);  // the getters are not const upstream
-    copy->set_engine(self.engine());
-    copy->set_next_float_normal_sample(self.next_float_normal_sample());
-    copy->set_next_double_normal_sample(self.next_double_normal_sample());
-    return copy.release();
-  }
-};
 
 // --- pinned memory --------------------------------------------------------------------------
 
@@ -282,20 +261,5 @@ struct Register {
 } register_runtime;
 
 }  // namespace
-
-const at::Generator& default_generator(int device) {
-  static auto* const generators = [] {
-    auto* const made = new std::array<at::Generator, kMaxDevices>();
-    for (int i = 0; i < kMaxDevices; ++i) {
-      (*made)[i] = at::make_generator<SpyreGenerator>(i);
-      (*made)[i].seed();
-    }
-    return made;
-  }();
-  const int index = device < 0 ? current_device() : device;
-  TORCH_CHECK(index < device_count(), "spyre: there is no device ", index,
-              " (devices: ", device_count(), ")");
-  return (*generators)[index];
-}
 
 }  // namespace openspyre

@@ -1,11 +1,19 @@
 """Every environment variable that openspyre reads, read once, into one typed value.
 
-OPENSPYRE_AUTOLOAD   off keeps `import torch` from loading the device (default on)
-OPENSPYRE_DEVICES    how many cards this process has (default 1)
-OPENSPYRE_MEMORY     device memory of each card, for example 8GiB (default: see device/memory.py)
-OPENSPYRE_THREADS    host threads of each card (default: one per CPU this process may use)
-OPENSPYRE_FALLBACK   what an op that runs on the CPU does: count, warn or error (default count)
-OPENSPYRE_CACHE      folder for weights and other things that can be fetched again
+OPENSPYRE_AUTOLOAD        off keeps `import torch` from loading the device (default on)
+OPENSPYRE_DEVICES         how many cards this process has (default 1)
+OPENSPYRE_MEMORY          device memory of each card, for example 8GiB (default: see
+                          device/memory.py)
+OPENSPYRE_THREADS         host threads of each card (default: one per CPU this process may use)
+OPENSPYRE_FALLBACK        what an op that runs on the CPU does: count, warn or error (default count)
+OPENSPYRE_CACHE           folder for compiled programs, weights and other things that can be made
+                          or fetched again (default ~/.cache/openspyre)
+OPENSPYRE_CACHE_PROGRAMS  off compiles programs again in every process (default on)
+OPENSPYRE_CACHE_LIMIT     what compiled programs may take on disk (default 1GiB)
+OPENSPYRE_CHECK           off leaves out the proof that a compiled program is right (default on)
+OPENSPYRE_DEBUG           modes in which a wrong program or a use of freed memory shows, with commas
+                          between: poison (memory without contents holds NaN or 0xCB), late (copies
+                          to and from LX happen as late as is legal); default none
 """
 
 from __future__ import annotations
@@ -16,12 +24,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import gettempdir
 from typing import TypeVar
 
 from openspyre.errors import InvalidSetting
 
 PREFIX = "OPENSPYRE_"
 FALLBACK_MODES = ("count", "warn", "error")
+DEBUG_MODES = ("poison", "late")
 _UNITS: Mapping[str, int] = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SWITCH: Mapping[str, bool] = {
     "on": True, "1": True, "true": True, "yes": True,
@@ -32,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The choices of the environment. `memory` is bytes per card; None means the default rule."""
+    """The choices of the environment. Sizes are bytes; no `memory` means the default rule."""
 
     autoload: bool
     devices: int
@@ -40,6 +50,10 @@ class Settings:
     threads: int
     fallback: str
     cache: Path
+    cache_programs: bool
+    cache_limit: int
+    check: bool
+    debug: frozenset[str]
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
@@ -65,6 +79,10 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         threads=read("THREADS", _count(1, 1024), len(os.sched_getaffinity(0))),
         fallback=read("FALLBACK", _fallback, "count"),
         cache=read("CACHE", Path, _default_cache(environment)),
+        cache_programs=read("CACHE_PROGRAMS", _switch, True),
+        cache_limit=read("CACHE_LIMIT", _bytes, 1 << 30),
+        check=read("CHECK", _switch, True),
+        debug=read("DEBUG", _debug, frozenset()),
     )
 
 
@@ -76,7 +94,10 @@ def settings() -> Settings:
 
 def _default_cache(environment: Mapping[str, str]) -> Path:
     home = environment.get("XDG_CACHE_HOME", "")
-    return (Path(home) if home else Path.home() / ".cache") / "openspyre"
+    try:
+        return (Path(home) if home else Path.home() / ".cache") / "openspyre"
+    except RuntimeError:  # a container's user without a home
+        return Path(gettempdir()) / f"openspyre-{os.getuid()}"
 
 
 def _switch(text: str) -> bool:
@@ -106,3 +127,10 @@ def _fallback(text: str) -> str:
     if text.lower() not in FALLBACK_MODES:
         raise ValueError(f"use {', '.join(FALLBACK_MODES)}")
     return text.lower()
+
+
+def _debug(text: str) -> frozenset[str]:
+    modes = frozenset(word.strip().lower() for word in text.split(","))
+    if not modes <= frozenset(DEBUG_MODES):
+        raise ValueError(f"use some of {', '.join(DEBUG_MODES)}")
+    return modes

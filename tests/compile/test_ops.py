@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.compile.comparing import compare, tensor
+from tests.compile.comparing import compare, same, tensor
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 INTS = (torch.int64, torch.int32)
@@ -298,6 +298,28 @@ def test_inputs_with_strides() -> None:
     compare(lambda x, y: (x * y, x.sum(0)), x, y)
 
 
+OVERLAPPING = {
+    "unfold": lambda x: x.unfold(0, 8, 3),
+    "shifted rows": lambda x: x.as_strided((20, 11), (1, 2), 3),
+    "coprime strides": lambda x: x.as_strided((10, 10), (2, 3)),
+    "three dims": lambda x: x.as_strided((3, 4, 5), (4, 3, 2), 1),
+    "no elements": lambda x: x.as_strided((5, 0, 8), (2, 3, 1)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_inputs_whose_dims_share_elements(name: str, dynamic: bool) -> None:
+    def reversed_(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.flip(tuple(range(x.dim()))) + 1, x.reshape(-1)[1::2] * 2
+
+    base, view = tensor(60), OVERLAPPING[name]
+    torch._dynamo.reset()
+    ours = torch.compile(reversed_, dynamic=dynamic, fullgraph=True)(view(base.to("spyre")))
+    for actual, expected in zip(ours, reversed_(view(base)), strict=True):
+        same(actual, expected)
+
+
 LOOKUPS = {
     "embedding": lambda t, i: F.embedding(i, t),
     "index": lambda t, i: t[i] + 1,
@@ -346,6 +368,18 @@ def test_factories() -> None:
 
 def test_host_scalars() -> None:
     compare(lambda x, s: x * s + 1.5, tensor(3, 4), 2.5, dynamic=True)
+
+
+def test_numbers_of_any_sign_and_size() -> None:
+    def used(x: torch.Tensor, n: int) -> tuple[torch.Tensor, ...]:
+        count = torch.arange(4, device=x.device)
+        return x * n, count + n, count * n, count > n, torch.where(count + n > -1, x, 0)
+
+    torch._dynamo.reset()
+    compiled, x = torch.compile(used, dynamic=True, fullgraph=True), tensor(4)
+    for n in (5, 2, 0, -1, -5, 2**31, -(2**31) - 7, 2**62, -(2**63) + 9):
+        for actual, expected in zip(compiled(x.to("spyre"), n), used(x, n), strict=True):
+            same(actual, expected)
 
 
 def test_in_place() -> None:

@@ -26,7 +26,11 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
     ) -> subprocess.CompletedProcess[str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("OPENSPYRE_")}
         paths = os.pathsep.join(map(str, (*path, SOURCES)))
-        fixed = {"PYTHONPATH": paths, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+        fixed = {
+            "PYTHONPATH": paths,
+            "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+            "OPENSPYRE_CACHE_PROGRAMS": "off",
+        }
         return subprocess.run(
             [sys.executable, "-c", code],
             env={**kept, **fixed, **environment},

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
+import pytest
+
+from openspyre.device.library import missing_bytes
+from tests.device.conftest import SOURCES
+
+FILES = ("_C.so", "lib/libspyre_card.so")
 Run = Callable[..., CompletedProcess[str]]
 
 
@@ -106,6 +113,25 @@ def test_off_when_torch_is_another_version(run_python: Run) -> None:
 def test_off_when_the_extension_does_not_load(run_python: Run) -> None:
     setup = "import sys; sys.modules['openspyre._C'] = None"
     check_off(run_python(OFF.replace("SETUP", setup)), "the native extension does not load")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_off_when_a_file_is_cut_short(run_python: Run, tmp_path: Path, file: str) -> None:
+    shutil.copytree(SOURCES / "openspyre", tmp_path / "openspyre")
+    whole = (SOURCES / "openspyre" / file).read_bytes()
+    (tmp_path / "openspyre" / file).write_bytes(whole[: len(whole) // 3])
+    check_off(run_python(OFF.replace("SETUP", ""), path=(tmp_path,)), "is cut short")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_cut_shows(tmp_path: Path, file: str) -> None:
+    whole = (SOURCES / "openspyre" / file).read_bytes()
+    cut = tmp_path / "cut.so"
+    for kept in (6, 63, 64, 100, 1000, 4096, len(whole) // 2, len(whole) - 1):
+        cut.write_bytes(whole[:kept])
+        assert missing_bytes(cut) > 0, kept
+    cut.write_bytes(whole)
+    assert missing_bytes(cut) == 0
 
 
 def test_off_when_nothing_is_built(run_python: Run) -> None:

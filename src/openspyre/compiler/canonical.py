@@ -15,7 +15,7 @@ from openspyre.compiler.computed import compute_indices
 from openspyre.compiler.contracts import normalize_contracts
 from openspyre.compiler.fold import fold_scalars
 from openspyre.compiler.order import bring_together
-from openspyre.compiler.partials import share_reductions
+from openspyre.compiler.partials import narrow_rows, share_reductions
 from openspyre.compiler.pieces import split_pieces
 from openspyre.compiler.redundant import (
     drop_dead,
@@ -23,6 +23,7 @@ from openspyre.compiler.redundant import (
     read_only_what_is_kept,
     substitute_copies,
 )
+from openspyre.compiler.repeated import share_transcendentals
 from openspyre.compiler.rewrite import settled, substituted
 from openspyre.compiler.splits import split_dims
 from openspyre.compiler.unmerged import take_dims_apart
@@ -35,7 +36,9 @@ def canonicalize(kernel: Kernel, card: CardSpec) -> Kernel:
     """The same values from an equal kernel in canonical form."""
     for change in CHANGES:
         kernel = change(kernel)
-    return bring_together(name_dims(share_reductions(kernel, card)))
+    kernel = share_transcendentals(kernel, card)
+    kernel = narrow_rows(share_reductions(kernel, card), card)
+    return bring_together(name_dims(kernel))
 
 
 def drop_unit_dims(kernel: Kernel) -> Kernel:

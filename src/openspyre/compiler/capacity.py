@@ -10,27 +10,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import prod
 
 from openspyre.compiler.axes import largest_part
 from openspyre.compiler.bounds import highest
-from openspyre.compiler.contraction import contraction
+from openspyre.compiler.cost import Inner, Tiling, Work
+from openspyre.compiler.division import last_uses, split_of, step_work
 from openspyre.compiler.segments import step_keys
 from openspyre.compiler.tiles import lx_peak
+from openspyre.compiler.tilings import panels, soonest
+from openspyre.compiler.work import Works
 from openspyre.ir.kernel import Dim, Division, Kernel, Kind, Loop, Op, Step
 from openspyre.spec import CardSpec
 
-_PANEL_SHARE = 8  # a panel of a right operand takes at most this part of LX
+_MOST_TRIED = 24  # tilings whose LX is added up, the fastest first
 _STICK = 64  # points: tiles of a lane dim are whole sticks of every dtype
 
 
 def fit_tiles(kernel: Kernel, card: CardSpec) -> Kernel:
-    """Gives every step the loops with which it fits LX."""
+    """Gives every step the loops with which it fits LX and is done soonest."""
     done: dict[object, Step] = {}
+    works = Works(kernel, card)
+    last_use = last_uses(kernel)
     steps = []
-    for step, key in step_keys(kernel):
+    for number, (step, key) in enumerate(step_keys(kernel)):
         if key not in done:
-            done[key] = _fitted(kernel, step, kernel.divisions[step.name], card)
+            division = kernel.divisions[step.name]
+            work = step_work(step, number, last_use, works)
+            done[key] = _soonest(kernel, step, division, work, card)
         model = done[key]
         inner = {
             op: model.inner[other]
@@ -39,6 +45,27 @@ def fit_tiles(kernel: Kernel, card: CardSpec) -> Kernel:
         }
         steps.append(replace(step, loops=model.loops, inner=inner))
     return replace(kernel, steps=tuple(steps))
+
+
+def _soonest(kernel: Kernel, step: Step, division: Division, work: Work, card: CardSpec) -> Step:
+    """The fastest of the tilings worth trying that fits, double buffered."""
+    split = split_of(step, division)
+    for _, outer, within in soonest(work, split, card)[:_MOST_TRIED]:
+        candidate = _with_loops(step, work, outer, within)
+        looped = bool(candidate.loops or candidate.inner)
+        if lx_peak(kernel, candidate, division, card, doubled=looped) <= card.lx_usable:
+            return candidate
+    return _fitted(kernel, _with_loops(step, work, (), panels(work, card)), division, card)
+
+
+def _with_loops(step: Step, work: Work, outer: Tiling, within: Inner) -> Step:
+    inner = {
+        phase.op.name: tuple(Loop(phase.op.names[d], t) for d, t in within[phase.op.name])
+        for phase in work.phases
+        if within.get(phase.op.name)
+    }
+    loops = tuple(Loop(step.axes[a].name, tile) for a, tile in outer)
+    return replace(step, loops=loops, inner=inner)
 
 
 def minimal_step(kernel: Kernel, step: Step, card: CardSpec) -> Step:
@@ -54,7 +81,6 @@ def _fitted(kernel: Kernel, step: Step, division: Division, card: CardSpec) -> S
     tops = {a.name: max(1, highest(a.extent, kernel.limits)) for a in step.axes}
     whole = {a: largest_part(top, parts.get(a)) for a, top in tops.items()}
     grains = {a: parts[a].granule if a in parts else 1 for a in whole}
-    step = replace(step, inner=_panels(kernel, step, card))
 
     def attempt(tiles: Mapping[str, int], base: Step) -> Step:
         cut = (a.name for a in step.axes if tiles[a.name] < whole[a.name])
@@ -92,32 +118,6 @@ def _smaller_tile(tile: int, whole: int, grain: int) -> int:
     even = -(-whole // trips)
     rounded = -(-even // unit) * unit
     return max(1, min(rounded, max(tile - unit, 1)))
-
-
-def _panels(kernel: Kernel, step: Step, card: CardSpec) -> dict[str, tuple[Loop, ...]]:
-    """Loops over n (and k) of matmuls whose right operand is large."""
-    found = {}
-    room = card.lx_usable // _PANEL_SHARE
-    for op in (op for op in kernel.ops if op.name in step.ops and op.kind is Kind.CONTRACT):
-        loops = _panel_loops(op, kernel, step, room)
-        if loops:
-            found[op.name] = loops
-    return found
-
-
-def _panel_loops(op: Op, kernel: Kernel, step: Step, room: int) -> tuple[Loop, ...]:
-    parts = contraction(kernel, op)
-    b, n, k = parts.b, parts.n, parts.k
-    size = {d.name: max(1, highest(d.extent, kernel.limits)) for d in (*op.dims, *op.rdims)}
-    bound = step.binding[op.name]
-    element = kernel.tensors[b.tensor].dtype.bytes
-    if any(d in bound for d in n) or not n:
-        return ()
-    outer = prod(size[d] for d in n[:-1])
-    column = element * prod(size[d] for d in k) * outer
-    last = n[-1]
-    tile = max(_STICK, room // max(column, 1) // _STICK * _STICK)
-    return (Loop(last, tile),) if tile < size[last] else ()
 
 
 def _inner(

@@ -1,8 +1,8 @@
-"""What a step costs, by card.md's rates: PT, SFU and device memory side by side.
+"""What a step costs, for choosing between plans: how its ops load, compute and store in turn.
 
-A `Work` says what a step does in all, with the axes that each part of it depends on; `cycles` is
-its time for one split. It is an estimate for choosing between plans; the card's own clock counts
-what a Program really does.
+A `Work` is a step's ops with the axes that they walk. `cycles` is the time of one division and its
+tile loops: the ops' own costs (`work.py`) put on the timelines of the load unit, of PT and SFU (an
+op waits for the one before), of the store unit and of device memory.
 """
 
 from __future__ import annotations
@@ -11,38 +11,38 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from math import ceil, prod
+from math import prod
 
 from openspyre.compiler.axes import largest_part
 from openspyre.compiler.bounds import highest
-from openspyre.compiler.contraction import contraction
 from openspyre.compiler.groups import Group
-from openspyre.compiler.rewrite import reads
+from openspyre.compiler.work import Moved, OpWork, PhaseCost, Works
 from openspyre.ir.index import Expr
-from openspyre.ir.kernel import Call, DType, Kernel, Kind, Op, Part, Role, walk
-from openspyre.ir.ops import TABLE, Cost
+from openspyre.ir.kernel import Kernel, Part
 from openspyre.spec import CardSpec
 
-Axes = frozenset[int]
 Split = tuple[int, ...]  # parts of every axis
+Tiling = tuple[tuple[int, int], ...]  # loops over axes: (axis, points of a tile), outermost first
+Inner = Mapping[str, tuple[tuple[int, int], ...]]  # op -> loops over its own dims, by position
+AS_FAST = 1.02  # estimates closer than this are equal
+_SMALL = 16  # a result this much smaller than another of its step is
+_OWN_TENSORS = 0.5  # of LX, for what a step writes
+_LOADS_AHEAD = 0.5  # of the LX that the step's own tensors leave: loads that wait for their op
 
 
 @dataclass(frozen=True, slots=True)
-class Matmul:
-    """PT cycles of all points at full rate; rows of one pass, and the axes that divide them."""
+class Phase:
+    """One op of a step.
 
-    cycles: float
-    rows: int
-    row_axes: Axes
+    Attributes:
+        axes: for every dim of the op the axis that walks it, or -1.
+        flows: numbers of the op's flows that really go to device memory here, and the axes that
+            each depends on.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """Bytes between device memory and the cores, and the axes that the access depends on."""
-
-    bytes: float
-    axes: Axes
-    store: bool = False
+    op: OpWork
+    axes: tuple[int, ...]
+    flows: tuple[tuple[int, frozenset[int]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,45 +56,132 @@ class Work:
 
     extents: tuple[int, ...]
     granules: tuple[int, ...]
-    sfu_cycles: float
-    matmuls: tuple[Matmul, ...]
-    traffic: tuple[Traffic, ...]
-    point_bytes: float
+    phases: tuple[Phase, ...] = ()
+    point_bytes: float = 0.0
 
 
-def cycles(work: Work, split: Split, card: CardSpec) -> float:
-    """Time of a step when axis n is shared by split[n] cores."""
-    local = [_largest(e, g, p) for e, g, p in zip(work.extents, work.granules, split, strict=True)]
-    share = [part / max(e, 1) for part, e in zip(local, work.extents, strict=True)]
-    own = prod(share)
-    busy = work.sfu_cycles * own
-    for matmul in work.matmuls:
-        rows = matmul.rows * prod(local[a] for a in matmul.row_axes)
-        filled = min(1.0, (rows / card.pt_fill_rows) ** card.pt_fill_exponent)
-        busy += matmul.cycles * own / filled
-    return max(busy, _memory_cycles(work, split, share, local, card)) + _fixed(card)
-
-
-def _memory_cycles(
-    work: Work, split: Split, share: Sequence[float], local: Sequence[int], card: CardSpec
+def cycles(
+    work: Work, split: Split, card: CardSpec, loops: Tiling = (), inner: Inner | None = None
 ) -> float:
-    room = card.lx_usable * 0.5
-    trips = max(1, ceil(prod(local) * work.point_bytes / room))
-    read = written = port = 0.0
-    for flow in work.traffic:
-        whole = all(a in flow.axes for a, p in enumerate(local) if p > 1)
-        again = 1 if whole else trips
-        fan = prod(p for a, p in enumerate(split) if a not in flow.axes)
-        slower = max(1.0, (fan / card.multicast_free) ** card.multicast_exponent)
-        port += flow.bytes * prod(share[a] for a in flow.axes) * again
+    """Time of a step when axis n is shared by split[n] cores and walked in tiles."""
+    local = [_largest(e, g, p) for e, g, p in zip(work.extents, work.granules, split, strict=True)]
+    tiles = list(local)
+    for axis, tile in loops:
+        tiles[axis] = min(tile, local[axis])
+    outer = [(axis, -(-local[axis] // tiles[axis])) for axis, _ in loops]
+    trips = prod(n for _, n in outer)
+    free = max(0.0, card.lx_usable - prod(tiles) * work.point_bytes) * _LOADS_AHEAD
+    loaded = computed = stored = load = busy = store = server = once = read = written = 0.0
+    spans: dict[bool, tuple[float, float]] = {}  # of PT, of SFU: first begin, last end
+    ahead: list[tuple[float, float]] = []  # (end of the op, LX bytes of its loads)
+    taken = 0.0
+    for phase in work.phases:
+        cost = _phase(phase, split, tiles, outer, (inner or {}).get(phase.op.name, ()), card)
+        while ahead and taken + cost.held > free:
+            end, size = ahead.pop(0)
+            loaded, taken = max(loaded, end), taken - size
+        loaded += cost.load
+        # what comes in panels is used from the first one on
+        begin = max(computed, loaded - cost.load * (1 - 1 / cost.panels))
+        computed = max(begin + cost.busy, loaded + cost.busy / cost.panels)
+        if cost.held:
+            ahead.append((computed, cost.held))
+            taken += cost.held
+        if cost.store:
+            stored = max(stored, computed) + cost.store
+        load, busy, store = load + cost.all_load, busy + cost.all_busy, store + cost.all_store
+        server, once = server + cost.server, once + cost.once
+        unit = phase.op.matmul is not None
+        spans[unit] = (spans.get(unit, (busy - cost.all_busy,))[0], busy)
+        read, written = read + cost.read, written + cost.written
+    server += card.dram_turnaround * min(read, written) * card.clock_ghz
+    # With two copies of what ops hand on, a unit begins the next trip when it is done with this
+    # one: PT works beside SFU but for where they take turns.
+    if trips > 1 and prod(tiles) * work.point_bytes < free:
+        busy = max((end - begin for begin, end in spans.values()), default=0.0)
+    each = max(load - once, busy, store, server - once)
+    serial = max(computed, stored)
+    return max(serial + each * (trips - 1) / trips, server) + _fixed(card)
+
+
+def _phase(
+    phase: Phase,
+    split: Split,
+    tiles: Sequence[int],
+    outer: Sequence[tuple[int, int]],
+    own: tuple[tuple[int, int], ...],
+    card: CardSpec,
+) -> PhaseCost:
+    sizes = tuple(
+        tiles[a] if a >= 0 else n for a, n in zip(phase.axes, phase.op.sizes, strict=True)
+    )
+    if outer or own:
+        return _phase_cost(phase, split, list(sizes), outer, own, card)
+    key = (phase.axes, phase.flows, split, sizes)
+    if key not in phase.op.phases:
+        phase.op.phases[key] = _phase_cost(phase, split, list(sizes), outer, own, card)
+    return phase.op.phases[key]
+
+
+def _phase_cost(
+    phase: Phase,
+    split: Split,
+    sizes: list[int],
+    outer: Sequence[tuple[int, int]],
+    own: tuple[tuple[int, int], ...],
+    card: CardSpec,
+) -> PhaseCost:
+    op = phase.op
+    within = []
+    for dim, tile in own:
+        within.append((dim, -(-sizes[dim] // tile)))
+        sizes[dim] = min(sizes[dim], tile)
+    found = op.cost(tuple(sizes))
+    trips = prod(n for _, n in outer)
+    panels = prod(n for _, n in within)
+    busy = found.busy * panels
+    load = store = held = all_load = all_store = server = once = read = written = 0.0
+    for number, axes in phase.flows:
+        flow, moved = op.flows[number], found.moved[number]
+        depth = max((d for d, (a, _) in enumerate(outer, 1) if a in axes), default=0)
+        deep = max((d for d, (x, _) in enumerate(within, 1) if x in flow.dims), default=0)
         if flow.store:
-            written += flow.bytes
-        else:
-            read += flow.bytes * again * slower
+            deep = next((d for d, (x, _) in enumerate(within) if x >= op.parallel), deep)
+        if deep:
+            depth = len(outer)
+        times = prod(n for _, n in within[:deep])
+        again = times * prod(n for _, n in outer[:depth])
+        of_all, of_unit = _shared(flow.shared and not flow.store, moved, split, axes, card)
+        server += of_all * again
+        if flow.store:
+            written += _bytes(moved, split, axes) * again
+            all_store += of_unit * again
+            store += of_unit * times
+            continue
+        read += _bytes(moved, split, axes) * again
+        all_load += of_unit * again
+        once += of_unit if depth == 0 and trips > 1 else 0.0
+        load += of_unit * times
+        held += moved.held * min(times, 2)
+    return PhaseCost(
+        load, busy, store, held, max(panels, 1), all_load, busy * trips, all_store, server, once,
+        read, written,
+    )  # fmt: skip
+
+
+def _shared(
+    together: bool, moved: Moved, split: Split, axes: frozenset[int], card: CardSpec
+) -> tuple[float, float]:
+    """Cycles of device memory and of a load unit when cores that need the same bytes share."""
     cores = prod(split)
-    rate = min(card.dram_oneway, card.dram_partitioned_per_core * cores)
-    ns = (read + written) / rate + card.dram_turnaround * min(read, written)
-    return max(ns * card.clock_ghz, port / (card.lx_bytes_per_cycle * card.corelets))
+    fan = prod(p for a, p in enumerate(split) if a not in axes) if together else 1
+    slower = max(1.0, (fan / card.multicast_free) ** card.multicast_exponent)
+    server = moved.server * slower * (cores / fan)
+    return server, max(server, moved.core * slower / fan, moved.each)
+
+
+def _bytes(moved: Moved, split: Split, axes: frozenset[int]) -> float:
+    return moved.bytes * prod(p for a, p in enumerate(split) if a in axes)
 
 
 def _fixed(card: CardSpec) -> float:
@@ -107,44 +194,42 @@ def _largest(extent: int, granule: int, parts: int) -> int:
     return max(1, largest_part(extent, Part("", parts, 1, granule)))
 
 
-def work_of(group: Group, kernel: Kernel, leaving: Iterable[str], card: CardSpec) -> Work:
+def work_of(group: Group, leaving: Iterable[str], works: Works) -> Work:
     """The work of a group; `leaving` are tensors written in it that must reach device memory."""
-    top = _Sizes(kernel)
+    kernel, card = works.kernel, works.card
     numbers = {axis.name: n for n, axis in enumerate(group.axes)}
-    extents = tuple(top.of(a.extent) for a in group.axes)
-    sfu, matmuls = 0.0, list[Matmul]()
-    flows: dict[tuple[str, Axes], float] = {}
+    extents = tuple(_top(a.extent, kernel) for a in group.axes)
     leaving = set(leaving)
-    stores: dict[str, Traffic] = {}
+    loaded: set[tuple[str, frozenset[int]]] = set()
     lives: dict[str, tuple[float, int, int]] = {}
+    phases = []
     for position, op in enumerate(group.ops):
-        bound = {d: numbers[a] for d, a in group.binding[op.name].items()}
-        sizes = {d.name: top.of(d.extent) for d in (*op.dims, *op.rdims)}
-        if op.kind is Kind.CONTRACT:
-            matmuls.append(_matmul(op, bound, sizes, kernel, card))
-        else:
-            sfu += _sfu_cycles(op, sizes, card)
-        for tensor, index in _device_reads(op, group, kernel):
-            names = frozenset().union(*(e.names for e in index)) & sizes.keys()
-            size = kernel.tensors[tensor].dtype.bytes * prod(sizes[n] for n in names)
-            axes = frozenset(bound[n] for n in names if n in bound)
-            flows[tensor, axes] = max(flows.get((tensor, axes), 0.0), size)
-        target = kernel.tensors[op.out.tensor]
-        size = target.dtype.bytes * prod(sizes[d.name] for d in op.dims)
-        if op.out.tensor in leaving:
-            before = stores.get(op.out.tensor)
-            total = size + (before.bytes if before else 0)
-            stores[op.out.tensor] = Traffic(total, frozenset(bound.values()), store=True)
+        work = works.of(op.name)
+        bound = group.binding[op.name]
+        axes = tuple(numbers[bound[n]] if n in bound else -1 for n in work.names)
+        flows = []
+        for number, flow in enumerate(work.flows):
+            walked = frozenset(axes[d] for d in flow.dims if axes[d] >= 0)
+            if flow.store:
+                if flow.tensor in leaving:
+                    flows.append((number, walked))
+            elif flow.tensor not in group.inside and (flow.tensor, walked) not in loaded:
+                loaded.add((flow.tensor, walked))
+                flows.append((number, walked))
+        phases.append(Phase(work, axes, tuple(flows)))
+        size = float(work.result_bytes)
         kept, first, _ = lives.get(op.out.tensor, (0.0, position, position))
         lives[op.out.tensor] = (kept + size, first, position)
-        for tensor in {t for t, _ in reads(op)} & lives.keys():
+        for tensor in work.reads & lives.keys():
             lives[tensor] = (*lives[tensor][:2], position)
     points = max(1, prod(extents))
-    traffic = [Traffic(size, axes) for (_, axes), size in flows.items()]
-    return Work(
-        extents, granules(group, kernel, card), sfu, tuple(matmuls),
-        (*traffic, *stores.values()), _peak(lives.values()) / points,
-    )  # fmt: skip
+    grains = _granules(phases, extents, card)
+    return Work(extents, grains, tuple(phases), _peak(lives.values()) / points)
+
+
+def _top(expr: Expr, kernel: Kernel) -> int:
+    constant = expr.constant
+    return max(1, highest(expr, kernel.limits) if constant is None else constant)
 
 
 def _peak(lives: Collection[tuple[float, int, int]]) -> float:
@@ -156,93 +241,26 @@ def _peak(lives: Collection[tuple[float, int, int]]) -> float:
     return max(accumulate(changes[at] for at in sorted(changes)), default=0.0)
 
 
-class _Sizes:
-    def __init__(self, kernel: Kernel) -> None:
-        self._limits = kernel.limits
-
-    def of(self, expr: Expr) -> int:
-        constant = expr.constant
-        return max(1, highest(expr, self._limits) if constant is None else constant)
-
-
-def _device_reads(op: Op, group: Group, kernel: Kernel) -> Iterable[tuple[str, tuple[Expr, ...]]]:
-    for tensor, index in dict.fromkeys(reads(op)):
-        if tensor not in group.inside and kernel.tensors[tensor].role is not Role.SCALAR:
-            yield tensor, index
-
-
-def _matmul(
-    op: Op, bound: Mapping[str, int], sizes: Mapping[str, int], kernel: Kernel, card: CardSpec
-) -> Matmul:
-    parts = contraction(kernel, op)
-    a, m = parts.a, parts.m
-    rate = card.mac_per_core_cycle * card.pt_sustain
-    if kernel.tensors[a.tensor].dtype is DType.F32:
-        rate *= card.pt_f32_rate
-    rows = prod(sizes[d] for d in m if d not in bound)
-    return Matmul(prod(sizes.values()) / rate, rows, frozenset(bound[d] for d in m if d in bound))
-
-
-def _sfu_cycles(op: Op, sizes: Mapping[str, int], card: CardSpec) -> float:
-    simple = hard = 0
-    for node in dict.fromkeys(walk(op.body)):
-        if isinstance(node, Call):
-            if TABLE[node.op].cost is Cost.TRANSCENDENTAL:
-                hard += 1
-            else:
-                simple += 1
-    per_point = (simple + 1) / (card.sfu_lanes * card.corelets)
-    per_point += hard * card.clock_ghz / card.sfu_transcendental_rate
-    if op.reduce is not None or op.kind is Kind.SCAN:
-        per_point += card.clock_ghz / card.sfu_reduce_rate
-    return prod(sizes.values()) * per_point
-
-
-def granules(group: Group, kernel: Kernel, card: CardSpec) -> tuple[int, ...]:
+def _granules(phases: Sequence[Phase], extents: Sequence[int], card: CardSpec) -> tuple[int, ...]:
     """Points of every axis that should stay on one core: a stick where it walks one."""
-    found = {a.name: 1 for a in group.axes}
-    axes = {a.name: a.extent for a in group.axes}
-    for op in group.ops:
-        bound = group.binding[op.name]
-        if op.kind is Kind.CONTRACT:
-            for dim in contraction(kernel, op).n[-1:]:
-                if dim in bound:
-                    panel = _panel_granule(bound[dim], axes, kernel, card)
-                    found[bound[dim]] = max(found[bound[dim]], panel)
-        position = _stick_position(op.out.tensor, kernel)
-        if position is None:
-            continue
-        element = kernel.tensors[op.out.tensor].dtype.bytes
-        lanes = {d.name for d in op.dims[-1:]}  # a transposing store has no whole sticks anyway
-        for dim in op.out.index[position].names & bound.keys() & lanes:
-            wanted = _store_granule(element, axes[bound[dim]], kernel, card)
-            found[bound[dim]] = max(found[bound[dim]], wanted)
-    return tuple(found[a.name] for a in group.axes)
-
-
-def _panel_granule(axis: str, axes: Mapping[str, Expr], kernel: Kernel, card: CardSpec) -> int:
-    """Columns of a matmul that stay together: whole panels, if there is more to split."""
-    others = prod(max(1, highest(e, kernel.limits)) for a, e in axes.items() if a != axis)
-    if others * 4 < card.cores:
-        return _store_granule(2, axes[axis], kernel, card)
-    return card.elements_per_stick(2)
-
-
-def _store_granule(element: int, extent: Expr, kernel: Kernel, card: CardSpec) -> int:
-    """Whole sticks, or the part of one (not less than a quarter) that gives more cores work."""
-    stick = card.elements_per_stick(element)
-    each = max(1, highest(extent, kernel.limits) // card.cores)
-    return min(stick, max(stick // 4, 1 << (each.bit_length() - 1)))
-
-
-def _stick_position(name: str, kernel: Kernel) -> int | None:
-    tensor = kernel.tensors[name]
-    if name in kernel.layouts:
-        order = kernel.layouts[name].order
-        return order[-1] if order else None
-    unit = [i for i, s in enumerate(tensor.strides) if s.constant == 1]
-    unit = [i for i in unit if tensor.shape[i].constant != 1] or unit
-    return unit[-1] if unit else None
+    found = [1] * len(extents)
+    most = max((p.op.result_bytes for p in phases), default=0)
+    for phase in phases:
+        op = phase.op
+        axis = phase.axes[op.panel] if op.panel >= 0 else -1
+        if axis >= 0:
+            # whole panels, if there is more to split
+            others = prod(extents) // extents[axis]
+            wide = op.panel_runs or others * 4 >= card.cores
+            wanted = card.elements_per_stick(2) if wide else op.store_granule(op.panel, 2)
+            found[axis] = max(found[axis], wanted)
+        if op.result_bytes * _SMALL < most:
+            continue  # row statistics: their short runs are few
+        for dim in op.sticks:
+            axis = phase.axes[dim]
+            if axis >= 0:
+                found[axis] = max(found[axis], op.store_granule(dim, op.element))
+    return tuple(found)
 
 
 def splits(work: Work, card: CardSpec) -> tuple[Split, ...]:
@@ -272,8 +290,34 @@ def _useful_parts(grains: int, cores: int) -> list[int]:
 
 
 def best_split(work: Work, card: CardSpec, most: int | None = None) -> tuple[float, Split]:
-    """The fastest split (of the `most` best balanced ones) and its cycles."""
+    """The best balanced of the fastest splits, and its cycles.
+
+    Args:
+        most: how many of the best balanced ones to look at.
+    """
     candidates = splits(work, card)[:most]
-    timed = ((cycles(work, split, card), number) for number, split in enumerate(candidates))
-    time, number = min(timed)
-    return time, candidates[number]
+    timed = [_roughly(work, split, card) for split in candidates]
+    least = min(timed) * AS_FAST
+    number = next(n for n, time in enumerate(timed) if time <= least)
+    return timed[number], candidates[number]
+
+
+def best_splits(work: Work, card: CardSpec, most: int) -> list[tuple[float, Split]]:
+    """The `most` fastest splits, tile loops left open, the best balanced first."""
+    timed = [(_roughly(work, s, card), n, s) for n, s in enumerate(splits(work, card))]
+    chosen = sorted(sorted(timed)[:most], key=lambda x: x[1])
+    return [(time, split) for time, _, split in chosen]
+
+
+def _roughly(work: Work, split: Split, card: CardSpec) -> float:
+    """Cycles with no more tile loops than the step's own tensors need to fit LX."""
+    local = [_largest(e, g, p) for e, g, p in zip(work.extents, work.granules, split, strict=True)]
+    room = card.lx_usable * _OWN_TENSORS
+    trips = -(-int(prod(local) * work.point_bytes) // int(room))
+    loops: list[tuple[int, int]] = []
+    for axis, points in enumerate(local):
+        if trips > 1 and points > 1:
+            tile = max(1, points // trips)
+            loops.append((axis, tile))
+            trips = -(-trips * tile // points)
+    return cycles(work, split, card, tuple(loops))

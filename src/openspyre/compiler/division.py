@@ -10,44 +10,65 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
-from openspyre.compiler.cost import best_split, granules, work_of
+from openspyre.compiler.cost import AS_FAST, Split, Work, best_splits, work_of
 from openspyre.compiler.groups import Group
 from openspyre.compiler.rewrite import reads
 from openspyre.compiler.segments import step_keys
+from openspyre.compiler.tilings import soonest
+from openspyre.compiler.work import Works
 from openspyre.ir.kernel import Division, Kernel, Part, Role, Step
 from openspyre.spec import CardSpec
+
+_MOST_TILED = 6  # splits that are compared with their tile loops
 
 
 def divide(kernel: Kernel, card: CardSpec) -> Kernel:
     """Chooses the division of every step."""
     done: dict[object, Division] = {}
     divisions = {}
-    last_use = _last_uses(kernel)
+    works = Works(kernel, card)
+    last_use = last_uses(kernel)
     for number, (step, key) in enumerate(step_keys(kernel)):
         if key not in done:
-            done[key] = _division(kernel, step, number, last_use, card)
+            done[key] = _division(step, step_work(step, number, last_use, works), card)
         divisions[step.name] = done[key]
     return replace(kernel, divisions=divisions)
 
 
-def _division(
-    kernel: Kernel, step: Step, number: int, last_use: Mapping[str, int], card: CardSpec
-) -> Division:
+def _division(step: Step, work: Work, card: CardSpec) -> Division:
+    split = _split(work, card)
+    parts = []
+    for at, axis in enumerate(step.axes):
+        if split[at] > 1:
+            stride = prod(split[at + 1 :])
+            parts.append(Part(axis.name, split[at], stride, work.granules[at]))
+    return Division(tuple(parts))
+
+
+def _split(work: Work, card: CardSpec) -> Split:
+    """The fastest split, each with the tile loops that suit it best."""
+    best = best_splits(work, card, _MOST_TILED)
+    timed = [(min((t for t, *_ in soonest(work, s, card)), default=time), s) for time, s in best]
+    least = min(time for time, _ in timed) * AS_FAST
+    return next(split for time, split in timed if time <= least)
+
+
+def split_of(step: Step, division: Division) -> Split:
+    """How many cores share each axis of a step."""
+    parts = {p.axis: p.parts for p in division.parts}
+    return tuple(parts.get(a.name, 1) for a in step.axes)
+
+
+def step_work(step: Step, number: int, last_use: Mapping[str, int], works: Works) -> Work:
+    """The work of step `number`."""
+    kernel = works.kernel
     group = group_of(kernel, step)
     leaving = [
         t
         for t in group.inside
         if kernel.tensors[t].role is not Role.LOCAL or last_use.get(t, -1) > number
     ]
-    work = work_of(group, kernel, leaving, card)
-    _, split = best_split(work, card)
-    grains = granules(group, kernel, card)
-    parts = []
-    for at, axis in enumerate(step.axes):
-        if split[at] > 1:
-            stride = prod(split[at + 1 :])
-            parts.append(Part(axis.name, split[at], stride, grains[at]))
-    return Division(tuple(parts))
+    return work_of(group, leaving, works)
 
 
 def group_of(kernel: Kernel, step: Step) -> Group:
@@ -58,7 +79,7 @@ def group_of(kernel: Kernel, step: Step) -> Group:
     return Group(ops, step.axes, step.binding, inside, frozenset(), frozenset())
 
 
-def _last_uses(kernel: Kernel) -> dict[str, int]:
+def last_uses(kernel: Kernel) -> dict[str, int]:
     """For every tensor the number of the last step that reads it."""
     by_name = {op.name: op for op in kernel.ops}
     found: dict[str, int] = {}

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from openspyre.compiler.addressing import address, lane_dim
+from openspyre.compiler.addressing import address
 from openspyre.compiler.contraction import contraction
+from openspyre.compiler.lanes import lanes_of
 from openspyre.compiler.residency import division_of, kept_tensors
 from openspyre.compiler.resident import LxTensor
 from openspyre.compiler.slots import SlotTable
-from openspyre.compiler.tiles import Content, Read, StepTiles, Tile, step_tiles, used_lookups
+from openspyre.compiler.tiles import (
+    Content,
+    Read,
+    StepTiles,
+    Tile,
+    TileDim,
+    step_tiles,
+    used_lookups,
+)
 from openspyre.compiler.vectors import VectorProgram, moved
 from openspyre.errors import BrokenInvariant
 from openspyre.ir.index import Expr
@@ -152,9 +161,10 @@ class _StepEmitter:
 
     # --- places -----------------------------------------------------------------------------
 
-    def tile_place(self, number: int) -> Place:
+    def tile_place(self, number: int, dims: tuple[TileDim, ...] | None = None) -> Place:
         tile = self.plan.tiles[number]
-        terms = (Term(d.axis, d.pitch, Origin.TILE if d.tiled else Origin.CORE) for d in tile.dims)
+        walked = tile.dims if dims is None else dims
+        terms = (Term(d.axis, d.pitch, Origin.TILE if d.tiled else Origin.CORE) for d in walked)
         buffer = self.program.buffer_numbers[tile.name]
         return Place(Space.LX, tile.dtype, 0, tuple(terms), buffer)
 
@@ -211,7 +221,9 @@ class _StepEmitter:
     def source(self, op: Op, role: str, read: Read) -> Place:
         """Where an operand lies in LX when the op runs."""
         number = self.plan.operands.get((op.name, role, read))
-        return self.lx_place(op, read) if number is None else self.tile_place(number)
+        if number is None:
+            return self.lx_place(op, read)
+        return self.tile_place(number, self.plan.views.get((op.name, read)))
 
     def target(self, op: Op) -> Place:
         """Where the op's result lies in LX when it is finished."""
@@ -327,7 +339,7 @@ class _StepEmitter:
 
     def walk(self, op: Op) -> tuple[int, ...]:
         """The axes of a vector instruction: the lanes last."""
-        lane = lane_dim(self.kernel, op)
+        lane = lanes_of(self.kernel, op, self.program.card).dim
         dims = sorted((d.name for d in op.dims + op.rdims), key=lambda d: d == lane)
         return tuple(self.axes.of[op.name, d] for d in dims)
 

@@ -1,8 +1,9 @@
 """Stage 2: how region-local tensors lie, above all which dim fills their sticks.
 
 The PT wants sticks along k in its left operand and along n in its right one and writes them along
-n; the SFU is content with any. So K of an attention, projected with sticks along the head dim,
-is stored with sticks along the key positions, and P.V lies as the projection after it reads it.
+n; the SFU is content with any. An op's own order comes first, so that what it makes is stored in
+long runs; then P.V lies as the projection after it reads it. K of an attention keeps the sticks
+along the head dim with which it is projected, and is turned when it is loaded.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from openspyre.ir.index import Expr
 from openspyre.ir.kernel import Kernel, Kind, Role, StickLayout
 from openspyre.spec import CardSpec
 
-_RIGHT, _LEFT, _RESULT = 3, 2, 1  # a wrong stick dim costs a relayout; in a result only a store
+# A stick dim that PT does not want costs one turn at the transpose rate, on the way into LX or in
+# it. Stored against the grain of the op that makes it, a tensor goes to device memory in short
+# runs, and each takes a request.
+_RESULT, _LEFT, _RIGHT = 4, 3, 1
 
 
 def choose_layouts(kernel: Kernel, card: CardSpec) -> Kernel:
@@ -24,6 +28,8 @@ def choose_layouts(kernel: Kernel, card: CardSpec) -> Kernel:
     wishes: dict[str, dict[tuple[int, ...], int]] = defaultdict(lambda: defaultdict(int))
     for op in kernel.ops:
         if op.kind is not Kind.CONTRACT:
+            made = [d.name for d in (*op.dims, *(op.rdims if op.kind is Kind.SCAN else ()))]
+            wishes[op.out.tensor][_positions(op.out.index, made[-1:])] += _RESULT
             continue
         a, b = operands(op)
         n, k = roles(op)[2:]

@@ -1,6 +1,8 @@
-"""Large reductions with few results, cut in two so that many cores can share the work.
+"""Reductions cut in two.
 
-`y <- sum over r of x[r]` becomes p[a] <- sum over b of x[a*B + b] and y <- sum over a of p[a].
+`y <- sum over r of x[r]` becomes p[a] <- sum over b of x[a*B + b] and y <- sum over a of p[a], so
+that many cores can share the work; or p[b] <- sum over a of x[a*B + b] and y <- sum over b of p[b],
+so that only B points go across the SFU's lanes, at the low rate of that.
 Exact for everything but float sums and products, which are f32 in another order.
 """
 
@@ -9,12 +11,15 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from openspyre.compiler.addressing import lane_dim
 from openspyre.compiler.bounds import highest
+from openspyre.compiler.lanes import rounds
 from openspyre.compiler.rewrite import Fresh, substituted, vars_of
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import Access, Dim, Kernel, Kind, Load, Op, Role, Tensor
 from openspyre.spec import CardSpec
 
+_WORTH_A_ROW = 1 << 12  # points: below, one instruction more takes as long
 _WORTH = 1 << 15  # points: below, one core is done before a second step has begun
 
 
@@ -28,6 +33,37 @@ def share_reductions(kernel: Kernel, card: CardSpec) -> Kernel:
         else:
             ops += _two(op, *shared, tensors, fresh)
     return replace(kernel, tensors=tensors, ops=tuple(ops))
+
+
+def narrow_rows(kernel: Kernel, card: CardSpec) -> Kernel:
+    """Cuts the sums along lanes into partial sums side by side."""
+    fresh, tensors, ops = Fresh(kernel), dict(kernel.tensors), list[Op]()
+    for op in kernel.ops:
+        cut = _row(op, kernel, card)
+        if cut is None:
+            ops.append(op)
+        else:
+            ops += _two(op, *cut, tensors, fresh, inner=True)
+    return replace(kernel, tensors=tensors, ops=tuple(ops))
+
+
+def _row(op: Op, kernel: Kernel, card: CardSpec) -> tuple[Dim, Expr] | None:
+    """The reduced dim along the lanes, and how many partial sums it is worth."""
+    if op.kind is not Kind.REDUCE or op.lookups or not rounds(op):
+        return None
+    lane = next((d for d in op.rdims if d.name == lane_dim(kernel, op)), None)
+    extent = lane.extent.constant if lane else None
+    points = prod(highest(d.extent, kernel.limits) for d in (*op.dims, *op.rdims))
+    if lane is None or extent is None or points < _WORTH_A_ROW:
+        return None
+    across = card.clock_ghz / card.sfu_reduce_rate
+    pass_ = 1 / card.corelets  # cycles of one op on all lanes, per lane
+    best, parts = extent * across, 0
+    for width in range(card.sfu_lanes, 1, -1):
+        time = extent / width * pass_ + width * across
+        if extent % width == 0 and time < best:
+            best, parts = time, width
+    return (lane, Expr.of(parts)) if parts and parts < extent else None
 
 
 def _shared_dim(op: Op, kernel: Kernel, card: CardSpec) -> tuple[Dim, Expr] | None:
@@ -50,13 +86,25 @@ def _shared_dim(op: Op, kernel: Kernel, card: CardSpec) -> tuple[Dim, Expr] | No
     return None
 
 
-def _two(op: Op, dim: Dim, parts: Expr, tensors: dict[str, Tensor], fresh: Fresh) -> tuple[Op, Op]:
-    outer = Dim(f"{dim.name}_part", parts)
+def _two(
+    op: Op,
+    dim: Dim,
+    parts: Expr,
+    tensors: dict[str, Tensor],
+    fresh: Fresh,
+    *,
+    inner: bool = False,
+) -> tuple[Op, Op]:
+    """Partial results and the op that combines them; `inner`: neighbours go to different parts."""
+    taken = {d.name for d in (*op.dims, *op.rdims)}
+    name = next(n for k in range(1, 3) if (n := dim.name + "_part" * k) not in taken)
+    outer = Dim(name, parts)
     within = dim.extent // parts
     rdims = tuple(
         Dim(d.name, within) if d == dim else d for d in op.rdims if d != dim or within.constant != 1
     )
-    place = Expr.var(outer.name) * within + (Expr.var(dim.name) if within.constant != 1 else 0)
+    rest = Expr.var(dim.name) if within.constant != 1 else Expr.of(0)
+    place = rest * parts + Expr.var(outer.name) if inner else Expr.var(outer.name) * within + rest
     dims = (*op.dims, outer)
     kind = op.body.dtype.compute
     name = fresh.name(f"{op.name}_parts")

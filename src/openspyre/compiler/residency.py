@@ -130,15 +130,18 @@ def _split(axes: StepAxes, use: _Use, tensor: Tensor) -> dict[int, Part] | None:
     if use.index is None:
         return None
     found: dict[int, Part] = {}
+    numbers = axes.numbers(use.op)
+    divided = {name for name, number in numbers.items() if _divided(axes, number)}
     for dim, index in enumerate(use.index):
         axis = axes.exact(use.op, index)
         split = _divided(axes, axis)
         if split and axes.axes[axis].extent == tensor.shape[dim]:
             found[dim] = split
-        elif use.writes and any(
-            _divided(axes, number) and name in index.names
-            for name, number in axes.numbers(use.op).items()
-        ):
+            walking = divided & index.names
+            # t[i, n - 1 - i]: one dim of the op cannot start at the core's part and at 0 as well
+            if any(walking & e.names for at, e in enumerate(use.index) if at != dim):
+                return None
+        elif use.writes and divided & index.names:
             return None
     return found
 

@@ -11,6 +11,7 @@ from typing import Union
 from openspyre.compiler.addressing import address, lane_dim, pitches
 from openspyre.compiler.axes import StepAxes, step_axes, step_ops
 from openspyre.compiler.contraction import Contraction, contraction
+from openspyre.compiler.joined import Elements, elements_of, pitches_in
 from openspyre.compiler.packing import packed
 from openspyre.compiler.resident import LxTensor, lx_tensor
 from openspyre.errors import BrokenInvariant
@@ -89,6 +90,8 @@ class StepTiles:
         operands: for (op, role on PT or "", what it reads) the number of the tile.
         results, partials: for an op the number of the tile.
         tensors: every tensor that lies in LX during the step.
+        views: for (op, what it reads) the dims of the tile as this op walks them, where that is
+            not how the op that loads it does.
     """
 
     axes: StepAxes
@@ -98,12 +101,14 @@ class StepTiles:
     partials: Mapping[str, int]
     tensors: Mapping[str, LxTensor]
     peak: int
+    views: Mapping[tuple[str, Read], tuple[TileDim, ...]]
 
 
 class Buffering(Enum):
     """Which tiles are double buffered, from fastest to smallest."""
 
-    ALL = "all"  # operands and results of every loop
+    ALL = "all"  # of every loop, and what ops hand on to each other in one trip
+    COPIES = "copies"  # operands and results of every loop
     INNER = "inner"  # those of an op's own loops
     NONE = "none"
 
@@ -117,7 +122,7 @@ def lx_peak(
     takes when loads and stores overlap with the work of the neighbouring tiles.
     """
     if doubled:
-        return _Builder(kernel, step, division, _NONE, Buffering.ALL).plan().peak
+        return _Builder(kernel, step, division, _NONE, Buffering.COPIES).plan().peak
     return step_tiles(kernel, step, division, card).peak
 
 
@@ -209,6 +214,8 @@ class _Builder:
         self.tensors: dict[str, LxTensor] = dict(kept)
         self.tensor_tiles: dict[str, int] = {}
         self.loaded: dict[object, int] = {}
+        self.rows: dict[object, tuple[int, Elements]] = {}
+        self.views: dict[tuple[str, Read], tuple[TileDim, ...]] = {}
 
     def plan(self) -> StepTiles:
         for position, op in enumerate(self.ops):
@@ -222,6 +229,7 @@ class _Builder:
             self.partials,
             self.tensors,
             _peak(self.tiles),
+            self.views,
         )
 
     # --- what an op reads -------------------------------------------------------------------
@@ -267,7 +275,8 @@ class _Builder:
     def in_lx(self, position: int, read: Read) -> bool:
         if read.tensor in self.tensor_tiles:
             number = self.tensor_tiles[read.tensor]
-            self.tiles[number] = replace(self.tiles[number], last=position)
+            tile = self.tiles[number]
+            self.tiles[number] = replace(tile, last=max(tile.last, position))
         elif read.tensor in self.inside:
             raise BrokenInvariant(
                 f"step {self.step.name} reads {read.tensor} before it writes it",
@@ -288,21 +297,50 @@ class _Builder:
         if any(x.tensor in self.written for x in self.used_lookups(op, read)):
             depth = max(depth, self.axes.outer)
         key = self.share_key(op, role, read, walked, depth)
-        if key not in self.loaded:
-            self.loaded[key] = self.add(
+        number = self.loaded.get(key)
+        if number is None:
+            number = self.joined(op, role, read, walked, depth)
+        if number is None:
+            number = self.loaded[key] = self.add(
                 Content.OPERAND, read.tensor, walked, op, depth, position, row=row
             )
-        number = self.operands[op.name, role, read] = self.loaded[key]
+        self.operands[op.name, role, read] = number
         tile = self.tiles[number]
         self.tiles[number] = replace(tile, last=max(tile.last, position))
+
+    def joined(self, op: Op, role: str, read: Read, walked: list[int], depth: int) -> int | None:
+        """The tile of a read that walks the same elements with other dims."""
+        if role or depth > self.axes.outer or not self.plain(read, op):
+            return None
+        elements = elements_of(self.kernel, self.axes, op, read.tensor, read.index, walked)
+        if elements is None:
+            return None
+        if elements.key not in self.rows:
+            self.rows[elements.key] = (len(self.tiles), elements)
+            return None
+        number, loader = self.rows[elements.key]
+        dims = self.tiles[number].dims
+        steps = pitches_in(loader, [d.pitch for d in dims], elements)
+        if steps is None or self.tiles[number].depth != depth:
+            return None
+        tiled = {d.axis: d for d in dims if d.axis < self.axes.shared}
+        self.views[op.name, read] = tuple(
+            replace(tiled[n], pitch=p)
+            if n in tiled
+            else TileDim(n, self.axes.axes[n].part, p, tiled=False)
+            for n, p in zip(walked, steps, strict=True)
+        )
+        return number
+
+    def plain(self, read: Read, op: Op) -> bool:
+        return not (isinstance(read, Load) and read.guarded) and not self.used_lookups(op, read)
 
     def used_lookups(self, op: Op, read: Read) -> list[Lookup]:
         return used_lookups(op, read) if isinstance(read, Load) else []
 
     def share_key(self, op: Op, role: str, read: Read, walked: list[int], depth: int) -> object:
         """Equal for reads that can share a tile; loads in an op's own loops share nothing."""
-        plain = not (isinstance(read, Load) and read.guarded) and not self.used_lookups(op, read)
-        if depth > self.axes.outer or not plain:
+        if depth > self.axes.outer or not self.plain(read, op):
             return (op.name, role, read)
         axes = {d: Expr.var(f"axis{n}") for d, n in self.axes.numbers(op).items()}
         return (role, read.tensor, tuple(e.substitute(axes) for e in read.index), tuple(walked))
@@ -363,6 +401,10 @@ class _Builder:
         self.tensor_tiles[op.out.tensor] = len(self.tiles)
         dtype = self.kernel.tensors[op.out.tensor].dtype
         depth = self.axes.outer
+        both = self.hands_on(depth) and all(
+            self.written_at(x) == depth for x in self.ops if x.out.tensor == op.out.tensor
+        )
+        first, last = (0, len(self.ops) - 1) if both else (position, position)
         self.tiles.append(
             Tile(
                 name,
@@ -371,12 +413,23 @@ class _Builder:
                 dtype,
                 (),
                 lies.bytes,
-                1,
+                2 if both else 1,
                 depth,
-                position,
-                position,
+                first,
+                last,
             )
         )
+
+    def hands_on(self, depth: int) -> bool:
+        """Whether ops of one trip may run beside those of the trip before: two copies of all."""
+        return self.buffering is Buffering.ALL and depth == self.axes.outer > 0
+
+    def written_at(self, op: Op) -> int:
+        """The number of loops around the instruction that writes an op's finished result."""
+        parts = contraction(self.kernel, op) if op.kind is Kind.CONTRACT else None
+        if self.wide(op, parts) is not None:
+            return self.axes.finished_depth(op)
+        return len(self.axes.loops[op.name])
 
     # --- one tile ---------------------------------------------------------------------------
 
@@ -410,7 +463,8 @@ class _Builder:
         if single or self.buffering is Buffering.NONE:
             slots = 1
         if content in (Content.PARTIAL, Content.RELAYOUT):
-            slots = 1
+            alone = len(self.axes.loops[op.name]) == outer
+            slots = 2 if self.hands_on(depth) and alone else 1
         whole = depth < outer or (slots == 2 and depth == outer)
         first, last = (0, len(self.ops) - 1) if whole else (position, position)
         self.tiles.append(

@@ -18,6 +18,7 @@ from openspyre.compiler.groups import Group, Grouping
 from openspyre.compiler.rewrite import reads
 from openspyre.compiler.segments import REACH, classes
 from openspyre.compiler.tiles import lx_peak
+from openspyre.compiler.work import Works
 from openspyre.errors import Unsupported
 from openspyre.ir.kernel import Division, Kernel, Role, Step
 from openspyre.spec import CardSpec
@@ -55,6 +56,7 @@ class Runs:
     def __init__(self, kernel: Kernel, card: CardSpec) -> None:
         self.kernel, self.card = kernel, card
         self.grouping = Grouping(kernel)
+        self.works = Works(kernel, card)
         self.classes = classes(kernel)
         self.planned = 0
         self.last_read = {t: n for n, op in enumerate(kernel.ops) for t, _ in reads(op)}
@@ -121,7 +123,7 @@ class Runs:
 
     def _cycles(self, group: Group, last: int) -> float:
         self.planned += 1
-        work = work_of(group, self.kernel, self._leaving(group, last), self.card)
+        work = work_of(group, self._leaving(group, last), self.works)
         if len(group.ops) > 1 and work.point_bytes > self.card.lx_usable:
             return inf
         return best_split(work, self.card, _SPLITS_TRIED)[0]

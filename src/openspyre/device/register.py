@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import types
 import warnings
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,12 +18,15 @@ from torch.utils.backend_registration import (
     rename_privateuse1_backend,
 )
 
+from openspyre.card.native import debug_mode
+from openspyre.device.library import missing_bytes
 from openspyre.errors import SpyreError
 from openspyre.settings import settings
 from openspyre.spec import SPYRE_CARD_V1
 
 NAME = "spyre"
 _UNNAMED = "privateuseone"
+_REBUILD = "build it again: pip install --no-build-isolation --no-deps --force-reinstall ."
 _lock = threading.Lock()
 _registered = False
 
@@ -79,7 +83,7 @@ def _check_torch_version() -> None:
         raise DeviceOff(
             f"openspyre was built against torch {built}, this is torch {torch.__version__}",
             why="the extension uses C++ tables that differ between versions of torch",
-            hint="build it again: pip install --no-build-isolation --no-deps --force-reinstall .",
+            hint=_REBUILD,
         )
 
 
@@ -99,14 +103,22 @@ def _check_name_is_free() -> None:
         )
 
 
+def _check_files() -> None:
+    folder = Path(__file__).parents[1]
+    for path in (folder / "_C.so", folder / "lib" / "libspyre_card.so"):
+        if path.exists() and (missing := missing_bytes(path)):
+            raise DeviceOff(
+                f"the file {path} is cut short: its last {missing} bytes are missing",
+                hint=_REBUILD,
+            )
+
+
 def _load_extension() -> Any:
+    _check_files()
     try:
         from openspyre import _C
     except ImportError as error:
-        raise DeviceOff(
-            f"the native extension does not load: {error}",
-            hint="build it again: pip install --no-build-isolation --no-deps --force-reinstall .",
-        ) from error
+        raise DeviceOff(f"the native extension does not load: {error}", hint=_REBUILD) from error
     return _C
 
 
@@ -121,6 +133,7 @@ def _register() -> None:
         memory=capacity(chosen, SPYRE_CARD_V1),
         threads=chosen.threads,
         card=SPYRE_CARD_V1.numbers(),
+        debug=debug_mode(chosen.debug).value,
     )
     extension.set_fallback_mode(chosen.fallback)
     rename_privateuse1_backend(NAME)
@@ -141,10 +154,12 @@ def _module() -> types.ModuleType:
         "Event": torch.Event,
         "_lazy_init": streams.init,
         "_is_in_bad_fork": streams.is_in_bad_fork,
+        "_initialized": True,  # torch.utils.checkpoint then restores the random state too
         "get_amp_supported_dtype": lambda: [torch.float16, torch.bfloat16],
         "is_bf16_supported": lambda including_emulation=True: True,
         "default_generators": random.default_generators(),
         "fallbacks": _C.fallbacks,
+        "fallback_reasons": _C.fallback_reasons,
         "reset_fallbacks": _C.reset_fallbacks,
         "__getattr__": _lazy_attribute,
     }

@@ -23,6 +23,21 @@ class Placement:
     shape: tuple[Expr, ...]
     strides: tuple[Expr, ...]
 
+    def flat(self, symbols: Symbols) -> Placement:
+        """The same memory as one dim where dims share elements, as those of `unfold` do.
+
+        An address of such a tensor does not tell the indices that it came from.
+        """
+        if any(extent.constant == 0 for extent in self.shape):
+            return self
+        span, shared = Expr.of(1), False
+        for d in reversed(_walking_order(self)):
+            extent, stride = self.shape[d], self.strides[d]
+            several = symbols.nonnegative(extent - 2)
+            shared = shared or (several and symbols.nonnegative(span - 1 - stride))
+            span = span + (extent - 1) * stride
+        return Placement((span,), (Expr.of(1),)) if shared else self
+
 
 @dataclass(frozen=True, slots=True)
 class Domain:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 import torch
 
+from openspyre.frontend import distributions
 from openspyre.frontend.values import Arithmetic, Operand, Value
 
 Function = Callable[..., Value]
@@ -212,5 +213,8 @@ FUNCTIONS: Mapping[str, Function] = MappingProxyType(
         "erfc": _erfc,
         "remainder": _remainder,
         "identity": _identity,
+        "rand": distributions.rand,
+        "randn": distributions.randn,
+        "randint64": distributions.randint64,
     }
 )

@@ -17,7 +17,7 @@ from openspyre.frontend.addresses import Placement
 from openspyre.frontend.nest import Nest
 from openspyre.frontend.recorder import Recorder
 from openspyre.frontend.regions import Region, Site
-from openspyre.frontend.sizes import size
+from openspyre.frontend.sizes import Symbols, size
 from openspyre.frontend.values import stored
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import Dim, DType, Kernel, Role, Tensor
@@ -84,6 +84,9 @@ class _Import:
     def site(self, name: str) -> Site:
         """Where addresses of a buffer lead; makes the tensor on first use."""
         if name not in self.sites:
+            if V.graph.try_get_buffer(name) is None:
+                self.sites[name] = self._number(name)
+                return self.sites[name]
             base, shift = self._base(name)
             if base == name:
                 self.sites[name] = self._tensor(name)
@@ -93,6 +96,12 @@ class _Import:
                     owner.tensor, owner.dtype, owner.placement, owner.shift + shift
                 )
         return self.sites[name]
+
+    def _number(self, symbol: str) -> Site:
+        """A float that a launch passes; its name is the graph's symbol for it."""
+        self.region.tensors[symbol] = Tensor(symbol, DType.F32, (), Role.SCALAR)
+        self.order.append(symbol)
+        return Site(symbol, torch.float32, Placement((), ()), Expr.of(0))
 
     def _tensor(self, name: str) -> Site:
         buffer = V.graph.get_buffer(name)
@@ -104,14 +113,21 @@ class _Import:
             placement, offset = Placement((), ()), Expr.of(0)
         else:
             layout = buffer.get_layout()
-            strides = tuple(map(size, layout.stride))
-            placement, offset = Placement(shape, strides), size(layout.offset)
+            placement = Placement(shape, tuple(map(size, layout.stride)))
+            placement, offset = placement.flat(self._noted(placement)), size(layout.offset)
             role = self._role(name)
-            kept = () if role is Role.LOCAL else strides
-            tensor = Tensor(name, stored(dtype, f"the tensor {name}", at), shape, role, kept)
+            kept = () if role is Role.LOCAL else placement.strides
+            kind = stored(dtype, f"the tensor {name}", at)
+            tensor = Tensor(name, kind, placement.shape, role, kept)
         self.region.tensors[name] = tensor
         self.order.append(name)
         return Site(name, dtype, placement, -offset)
+
+    def _noted(self, placement: Placement) -> Symbols:
+        """What is known of the region's symbols, those of a placement included."""
+        for expr in (*placement.shape, *placement.strides):
+            self.region.symbols.note(expr)
+        return self.region.symbols
 
     def _role(self, name: str) -> Role:
         if name in self.local:

@@ -24,7 +24,7 @@ from torch._inductor.virtualized import V, ops
 aten, prims = torch.ops.aten, torch.ops.prims
 Box = Any  # Inductor's TensorBox
 
-# Scalar functions outside the op table, scans that are not sums, assertions, random numbers.
+# Scalar functions outside the op table, scans that are not sums, assertions.
 FALLBACKS = (
     "aten.lgamma aten.digamma aten.polygamma aten.erfinv aten.igamma aten.igammac aten.i0 "
     "aten.special_i0e aten.special_i1 aten.special_i1e aten.special_ndtri aten.special_log_ndtr "
@@ -33,8 +33,7 @@ FALLBACKS = (
     "aten.special_modified_bessel_i1 aten.special_modified_bessel_k0 "
     "aten.special_modified_bessel_k1 aten.nextafter aten.frexp.Tensor aten.bucketize.Tensor "
     "aten.searchsorted.Tensor aten.logcumsumexp aten.view.dtype "
-    "aten._assert_async.msg aten._functional_assert_async.msg "
-    "prims.inductor_random prims.inductor_randint"
+    "aten._assert_async.msg aten._functional_assert_async.msg"
 )
 
 

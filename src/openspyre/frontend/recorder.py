@@ -13,7 +13,17 @@ import sympy
 import torch
 from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.virtualized import OpsValue
-from torch.utils._sympy.functions import FloatPow, FloatTrueDiv, IntTrueDiv, ToFloat
+from torch.utils._sympy.functions import (
+    FloatPow,
+    FloatTrueDiv,
+    FloorDiv,
+    IntTrueDiv,
+    Mod,
+    ModularIndexing,
+    PythonMod,
+    ToFloat,
+)
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from openspyre.errors import Unsupported
 from openspyre.frontend.addresses import indices
@@ -24,7 +34,7 @@ from openspyre.frontend.regions import Region, Site
 from openspyre.frontend.sizes import converted, simplified
 from openspyre.frontend.values import STORED, Operand, Value
 from openspyre.ir.index import Expr
-from openspyre.ir.kernel import Access, Call, Const, Index, Kind, Load, Role, Scalar, walk
+from openspyre.ir.kernel import Access, Call, Const, DType, Index, Kind, Load, Role, Scalar, walk
 
 HEAVY = 200  # nodes; a larger expression is cut by a local tensor (shared parts count twice)
 _SCANS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
@@ -77,6 +87,8 @@ class Recorder(DefaultHandler):
         return self.a.constant(value, dtype)
 
     def index_expr(self, expr: Any, dtype: torch.dtype) -> Value:
+        if _is_number(expr) and dtype.is_floating_point:
+            return self._of_sympy(expr)  # as a constant: not rounded to a narrow dtype
         return self.a.converted(self._of_sympy(sympy.sympify(expr)), _computable(dtype))
 
     value_expr = index_expr
@@ -84,6 +96,8 @@ class Recorder(DefaultHandler):
     def _of_sympy(self, expr: sympy.Expr) -> Value:
         """A size or index expression as a value: integers as i64, the rest as float32."""
         match expr:
+            case sympy.Symbol() if _is_number(expr):
+                return self.a.load(Load(self.sites(expr.name).tensor, (), DType.F32), F32)
             case sympy.Float() | sympy.Rational() if not expr.is_integer:
                 return self.a.constant(float(expr), F32)
             case ToFloat(args=[inner]):
@@ -100,7 +114,36 @@ class Recorder(DefaultHandler):
                 return total
             case sympy.Pow(args=[x, y]) if not expr.is_integer:
                 return self.a.apply("pow", self._of_sympy(x), self._of_sympy(y), dtype=F32)
+        if any(symbol.name in self.nest.lookups for symbol in expr.free_symbols):
+            return self._of_looked_up(expr)
         return self.a.index(self._expr(expr))
+
+    def _of_looked_up(self, expr: sympy.Expr) -> Value:
+        """An integer expression over lookups, computed from what they read."""
+        match expr:
+            case sympy.Symbol() if (lookup := self.nest.lookups.get(expr.name)) is not None:
+                dtype = self.nest.region.tensors[lookup.tensor].dtype.compute
+                stored = torch.int64 if dtype is DType.I64 else torch.int32
+                load = self.a.load(Load(lookup.tensor, lookup.index, dtype), stored)
+                value = self.a.converted(load, torch.int64)
+                if not lookup.wrap:
+                    return value
+                wrapped = self.a.apply("add", value, self.a.index(lookup.size))
+                return self.a.where(self.a.apply("lt", value, 0), wrapped, value)
+            case sympy.Add() | sympy.Mul():
+                op = "add" if isinstance(expr, sympy.Add) else "mul"
+                total = self._of_sympy(expr.args[0])
+                for part in expr.args[1:]:
+                    total = self.a.apply(op, total, self._of_sympy(part))
+                return total
+            case FloorDiv(args=[x, y]):
+                return self.a.apply("floordiv", self._of_sympy(x), self._of_sympy(y))
+            case Mod(args=[x, y]) | PythonMod(args=[x, y]):
+                return self.a.apply("remainder", self._of_sympy(x), self._of_sympy(y))
+            case ModularIndexing(args=[x, y, z]):
+                quotient = self.a.apply("floordiv", self._of_sympy(x), self._of_sympy(y))
+                return self.a.apply("remainder", quotient, self._of_sympy(z))
+        raise Unsupported(f"the value {expr} of an index that was looked up")
 
     def _expr(self, expr: sympy.Expr) -> Expr:
         own = frozenset(self.nest.domain.ranges.keys() | self.nest.known.keys())
@@ -259,6 +302,11 @@ class Recorder(DefaultHandler):
 def _computable(dtype: torch.dtype) -> torch.dtype:
     """A float64 host scalar enters as float32; every other dtype must be one of the card's."""
     return F32 if dtype == torch.float64 else dtype
+
+
+def _is_number(expr: Any) -> bool:
+    """Whether an expression is a float that the graph takes as an argument."""
+    return isinstance(expr, sympy.Symbol) and symbol_is_type(expr, SymT.FLOAT)
 
 
 def _from_host(scalar: Scalar, region: Region) -> bool:

@@ -32,6 +32,7 @@ from torch.utils._ordered_set import OrderedSet
 from openspyre.frontend import interface, lowerings
 from openspyre.frontend.importer import imported
 from openspyre.frontend.wrapper import SpyreWrapper
+from openspyre.ir.kernel import Kernel as Region
 from openspyre.ir.text import print_kernel
 
 FEATURES = (BackendFeature.REDUCE_TO_SINGLE_ELEMENT, BackendFeature.SCAN)
@@ -86,16 +87,21 @@ class SpyreScheduling(BaseScheduling):
             _emit(nodes)
 
 
-def _emit(nodes: Sequence[BaseSchedulerNode]) -> None:
-    """Write the launch of one kernel for `nodes` into the wrapper."""
+def region_kernel(nodes: Sequence[BaseSchedulerNode], name: str) -> tuple[Region, OrderedSet[str]]:
+    """The kernel for `nodes` of the graph in force, and the buffers that live inside it only."""
     scheduler = V.graph.scheduler
-    wrapper: Any = V.graph.wrapper_code  # ours: SpyreWrapper or SpyreSubgraphWrapper
     names = OrderedSet([n.get_name() for n in nodes])
     produced = [b.get_name() for n in nodes for b in n.get_outputs()]
     local = OrderedSet(
         [b for b in produced if scheduler.can_buffer_be_removed_through_fusion(b, names)]
     )
-    kernel = imported(nodes, local=local, name=_title(nodes))
+    return imported(nodes, local=local, name=name), local
+
+
+def _emit(nodes: Sequence[BaseSchedulerNode]) -> None:
+    """Write the launch of one kernel for `nodes` into the wrapper."""
+    wrapper: Any = V.graph.wrapper_code  # ours: SpyreWrapper or SpyreSubgraphWrapper
+    kernel, local = region_kernel(nodes, _title(nodes))
     V.graph.removed_buffers |= local
     with V.set_kernel_handler(AllocatingKernel()):
         for node in nodes:

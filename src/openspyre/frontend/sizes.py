@@ -6,6 +6,7 @@ import functools
 from dataclasses import dataclass, field
 
 import sympy
+from torch._inductor import ir
 from torch._inductor.virtualized import V
 from torch.utils._sympy.functions import (
     CeilDiv,
@@ -18,7 +19,6 @@ from torch.utils._sympy.functions import (
     ModularIndexing,
     PythonMod,
 )
-from torch.utils._sympy.numbers import IntInfinity
 
 from openspyre.errors import Unsupported
 from openspyre.ir.index import Expr, ceil_div, combine
@@ -118,8 +118,25 @@ def _range(name: str) -> tuple[int, int]:
     """The inclusive range that guards promise for a symbol, within what the card can count."""
     known = V.graph.sizevars.shape_env.var_to_range
     found = next((r for symbol, r in known.items() if symbol.name == name), None)
+    low, high = (0, LARGEST) if _is_size(name) else (-(2**63), 2**63 - 1)
     if found is None:
-        return 0, LARGEST
-    low = max(int(found.lower), 0) if found.lower.is_finite else 0
-    unbounded = isinstance(found.upper, IntInfinity) or not found.upper.is_finite
-    return low, LARGEST if unbounded else min(int(found.upper), LARGEST)
+        return low, high
+    return max(low, _bound(found.lower, low)), min(high, _bound(found.upper, high))
+
+
+def _bound(value: sympy.Expr, unknown: int) -> int:
+    """A bound of PyTorch's; its own infinities call themselves finite."""
+    return int(value) if isinstance(value, sympy.Integer) else unknown
+
+
+def _is_size(name: str) -> bool:
+    """Whether a tensor's shape bounds a symbol; a number that the user passes may be any int64."""
+    graph = V.graph
+    tensors = (*graph.graph_inputs.values(), *graph.name_to_buffer.values())
+    return any(
+        symbol.name == name
+        for tensor in tensors
+        if isinstance(tensor, ir.IRNode) and tensor.maybe_get_size() is not None
+        for extent in tensor.get_size()
+        for symbol in sympy.sympify(extent).free_symbols
+    )

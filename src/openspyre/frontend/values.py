@@ -91,7 +91,8 @@ class Arithmetic:
             return Value(self._leaf(Const(float(value), DType.F32)), torch.float32)
         if dtype == torch.bool:
             return Value(self._leaf(Const(int(bool(value)), DType.BOOL)), dtype)
-        return Value(self._leaf(Const(int(value), stored(dtype, "a constant").compute)), dtype)
+        wrapped = (int(value) + 2**63) % 2**64 - 2**63  # folded sums may leave int64
+        return Value(self._leaf(Const(wrapped, stored(dtype, "a constant").compute)), dtype)
 
     def index(self, expr: Expr, dtype: torch.dtype = torch.int64) -> Value:
         """An index expression as a value of an integer dtype (or converted to a float one)."""

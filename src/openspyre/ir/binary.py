@@ -76,6 +76,7 @@ _REDUCE_NAME: Mapping[int, str] = MappingProxyType(
     {code: name for name, code in REDUCTIONS.items()}
 )
 _SPACES = (Space.DEVICE, Space.LX)
+_MALFORMED = (IndexError, ValueError, KeyError, RecursionError, OverflowError)
 T = TypeVar("T")
 
 
@@ -90,9 +91,7 @@ def encode(program: Program) -> bytes:
         out.word(count)
     out.items(program.sources, out.text)
     out.items(program.sections, out.section)
-    body = struct.pack(f"<{len(out.words)}q", *out.words)
-    header = struct.pack("<5q", MAGIC, VERSION, len(out.words), zlib.crc32(body), 0)
-    return header + body
+    return _framed(out.packed())
 
 
 def decode(data: bytes) -> Program:
@@ -101,6 +100,41 @@ def decode(data: bytes) -> Program:
     Raises:
         InvalidProgram: the bytes are truncated, corrupted, of another version or malformed.
     """
+    source = _Reader(_body(data))
+    try:
+        name, slots, buffers, pool, arguments = source.front()
+        sources = source.items(source.text)
+        sections = source.items(source.section)
+    except _MALFORMED as error:
+        raise InvalidProgram("the program is malformed", why=str(error)) from None
+    if source.position != len(source.words):
+        raise InvalidProgram("the program is malformed", why="words are left over")
+    return Program(name, slots, buffers, sections, pool, arguments, sources)
+
+
+def with_sources(data: bytes, renamed: Callable[[str], str]) -> bytes:
+    """The program with every source renamed. Quick: instructions are not looked at.
+
+    Raises:
+        InvalidProgram: the bytes are truncated, corrupted or of another version.
+    """
+    source, out = _Reader(_body(data)), _Writer()
+    try:
+        source.front()
+        start = source.position
+        out.items(map(renamed, source.items(source.text)), out.text)
+    except _MALFORMED as error:
+        raise InvalidProgram("the program is malformed", why=str(error)) from None
+    body = memoryview(data)[8 * HEADER_WORDS :]
+    return _framed(b"".join((body[: 8 * start], out.packed(), body[8 * source.position :])))
+
+
+def _framed(body: bytes) -> bytes:
+    return struct.pack("<5q", MAGIC, VERSION, len(body) // 8, zlib.crc32(body), 0) + body
+
+
+def _body(data: bytes) -> tuple[int, ...]:
+    """The words after the header, which fits them."""
     if len(data) < 8 * HEADER_WORDS or len(data) % 8:
         raise InvalidProgram("the program is truncated", why=f"{len(data)} bytes")
     magic, version, count, checksum, _ = struct.unpack_from("<5q", data)
@@ -112,28 +146,18 @@ def decode(data: bytes) -> Program:
             why=f"this openspyre reads version {VERSION}",
             hint="delete the program cache",
         )
-    body = data[8 * HEADER_WORDS :]
+    body = memoryview(data)[8 * HEADER_WORDS :]
     if count * 8 != len(body) or zlib.crc32(body) != checksum:
         raise InvalidProgram("the program is corrupted", why="length or checksum do not match")
-    source = _Reader(struct.unpack(f"<{count}q", body))
-    try:
-        name = source.text()
-        slots = source.items(source.slot_def)
-        buffers = source.items(source.buffer)
-        pool = source.word()
-        arguments = (source.word(), source.word(), source.word())
-        sources = source.items(source.text)
-        sections = source.items(source.section)
-    except (IndexError, ValueError, KeyError, RecursionError, OverflowError) as error:
-        raise InvalidProgram("the program is malformed", why=str(error)) from None
-    if source.position != count:
-        raise InvalidProgram("the program is malformed", why="words are left over")
-    return Program(name, slots, buffers, sections, pool, arguments, sources)
+    return struct.unpack(f"<{count}q", body)
 
 
 class _Writer:
     def __init__(self) -> None:
         self.words: list[int] = []
+
+    def packed(self) -> bytes:
+        return struct.pack(f"<{len(self.words)}q", *self.words)
 
     def word(self, value: int) -> None:
         self.words.append(int(value))
@@ -271,6 +295,13 @@ class _Reader:
             raise ValueError(f"a text of {count} bytes")
         words = [self.word() for _ in range((count + 7) // 8)]
         return struct.pack(f"<{len(words)}q", *words)[:count].decode()
+
+    def front(
+        self,
+    ) -> tuple[str, tuple[SlotDef, ...], tuple[Buffer, ...], int, tuple[int, int, int]]:
+        """What stands before the sources: name, slots, buffers, bytes of the pool, arguments."""
+        name, slots, buffers = self.text(), self.items(self.slot_def), self.items(self.buffer)
+        return name, slots, buffers, self.word(), (self.word(), self.word(), self.word())
 
     def value(self) -> Value:
         tag, number = self.word(), self.word()

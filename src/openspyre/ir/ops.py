@@ -75,6 +75,26 @@ def _sign(x: Array) -> Array:
     )
 
 
+def _philox(seed: Array, offset: Array) -> Array:
+    """Words 0 and 1 of Philox-4x32-10 for a 64-bit key and the low 64 bits of its counter.
+
+    A counter-based generator: the bits depend on the two numbers only, so the point of a loop nest
+    that draws them does not matter. i32 takes sign-extended numbers and gives word 0.
+    Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11.
+    """
+    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    key, counter = (np.asarray(a, np.int64).astype(np.uint64) for a in (seed, offset))
+    k0, k1 = key & low, key >> half
+    x0, x1 = counter & low, counter >> half
+    x2 = x3 = np.zeros((), np.uint64)
+    for _ in range(10):
+        even, odd = x0 * np.uint64(0xD2511F53), x2 * np.uint64(0xCD9E8D57)
+        x0, x1 = (odd >> half) ^ x1 ^ k0, odd & low
+        x2, x3 = (even >> half) ^ x3 ^ k1, even & low
+        k0, k1 = (k0 + np.uint64(0x9E3779B9)) & low, (k1 + np.uint64(0xBB67AE85)) & low
+    return np.asarray(x0 | x1 << half).astype(np.int64).astype(np.asarray(offset).dtype)
+
+
 _S, _T = Cost.SIMPLE, Cost.TRANSCENDENTAL
 _ROWS = (
     # name, arity, classes, result, cost, meaning
@@ -130,6 +150,9 @@ _ROWS = (
     ("where", 3, "fib", "same", _S, np.where),  # the first argument is bool
     ("cast", 1, "fib", "same", _S, None),  # to the node's dtype; see reference.py
     ("fma", 3, "f", "same", _S, _float32(lambda a, b, c: a * b + c)),
+    # Twenty products of 32-bit words, as long as the polynomial of a function; no unit of the card
+    # is known to draw random bits faster.
+    ("philox", 2, "i", "same", _T, _philox),
 )
 TABLE: Mapping[str, Row] = MappingProxyType(
     {row[0]: Row(row[0], code, *row[1:]) for code, row in enumerate(_ROWS, start=8)}  # type: ignore[arg-type]

@@ -22,6 +22,11 @@ between two copies, so the wait is for the reader before last. Buffers may share
 also waits for the last reads and writes of those that overlap it. Execution in body order is
 always a legal order.
 
+A right program means the same in every legal order; `csrc/card/check.h` proves it. So a read
+through a buffer finds bytes that were last written through this buffer, in the slot written last,
+and an instruction writes no byte of LX that it reads as another operand (a vector instruction may
+store every point where it read it).
+
 Operands. A place is base + sum over axes of coefficient x coordinate, in bytes. The coordinate is
 absolute (ABSOLUTE), relative to the core's low (CORE), or relative to the start of the current
 range (TILE). Device places use ABSOLUTE; LX tiles use TILE; LX tensors that keep a core's whole

@@ -10,41 +10,47 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 
 from openspyre._C import Kernel, empty_strided_spyre
-from openspyre.compiler.pipeline import compile_kernel
-from openspyre.ir.binary import encode
 from openspyre.ir.kernel import Kernel as Region
 from openspyre.ir.kernel import Role
 from openspyre.ir.text import parse_kernel
+from openspyre.runtime.programs import program_bytes
+from openspyre.runtime.strides import stride_symbols
 from openspyre.spec import SPYRE_CARD_V1
 
 __all__ = ["Kernel", "empty_strided_spyre", "kernels", "load_kernel", "size_class"]
 
 _lock = threading.Lock()
-_loaded: dict[str, Kernel] = {}
+_loaded: dict[str, tuple[Kernel, _Programs]] = {}
 
 
-def load_kernel(text: str) -> Kernel:
+def load_kernel(text: str, first: tuple[int, ...] | None = None) -> Kernel:
     """A callable for a kernel: call it with its arguments' tensors, then its size symbols.
 
     A scalar argument is a number or a CPU tensor with one element. Outputs are written in place,
     the call returns None when the card has finished. Equal texts share one callable.
 
+    Args:
+        first: sizes of the first call: their program is compiled now.
+
     Raises:
         InvalidKernel: the text does not parse.
+        Unsupported: the program for the first sizes cannot be compiled.
     """
     with _lock:
         if text not in _loaded:
             _loaded[text] = _callable(parse_kernel(text))
-        return _loaded[text]
+        kernel, programs = _loaded[text]
+    if first is not None:
+        programs.prepare(first)
+    return kernel
 
 
 def kernels() -> Iterator[Kernel]:
     """Every kernel that this process has loaded, in that order."""
     with _lock:
-        loaded = tuple(_loaded.values())
+        loaded = tuple(kernel for kernel, _ in _loaded.values())
     yield from loaded
 
 
@@ -63,17 +69,37 @@ def size_class(size: int) -> tuple[int, int]:
     return high // 2 + 1, high
 
 
-def _callable(region: Region) -> Kernel:
+Variant = tuple[bytes, tuple[int, ...], tuple[int, ...]]
+
+
+class _Programs:
+    """The programs of a kernel; called with sizes, gives the variant for their class."""
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+        self._prepared: dict[tuple[int, ...], Variant] = {}
+
+    def prepare(self, sizes: tuple[int, ...]) -> None:
+        """Compile now what the next call with `sizes` will ask for."""
+        self._prepared[sizes] = _variant(self.region, sizes)
+
+    def __call__(self, sizes: tuple[int, ...]) -> Variant:
+        return self._prepared.pop(sizes, None) or _variant(self.region, sizes)
+
+
+def _callable(region: Region) -> tuple[Kernel, _Programs]:
     tensors = [region.tensors[name] for name in region.arguments]
     dtypes = [None if t.role is Role.SCALAR else t.dtype.value for t in tensors]
-    return Kernel(region.name, tuple(dtypes), len(region.symbols), partial(_variant, region))
+    programs = _Programs(region)
+    return Kernel(region.name, tuple(dtypes), len(region.symbols), programs), programs
 
 
-def _variant(
-    region: Region, sizes: tuple[int, ...]
-) -> tuple[bytes, tuple[int, ...], tuple[int, ...]]:
+def _variant(region: Region, sizes: tuple[int, ...]) -> Variant:
     """Program bytes for the class of `sizes`, and the class: lowest and highest of every size."""
     limits = dict(zip(region.symbols, map(size_class, sizes), strict=True))
-    program = compile_kernel(replace(region, limits=limits), SPYRE_CARD_V1)
+    # No decision depends on a stride: one program serves all that the kernel allows.
+    limits |= {s: region.limits[s] for s in stride_symbols(region) if s in region.limits}
+    given = dict(zip(region.symbols, sizes, strict=True))
+    program = program_bytes(replace(region, limits=limits), SPYRE_CARD_V1, given)
     low, high = zip(*limits.values(), strict=True) if limits else ((), ())
-    return encode(program), low, high
+    return program, low, high

@@ -10,12 +10,20 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from openspyre.runtime.cache import Contents, chosen_cache
+from openspyre.settings import settings
+
 app = typer.Typer(
     help="The IBM Spyre dataflow accelerator in software. Not affiliated with IBM.",
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+
+cache_commands = typer.Typer(help="Compiled programs on disk.", no_args_is_help=True)
+app.add_typer(cache_commands, name="cache")
+JSON_OBJECT = typer.Option("--json", help="Print a JSON object.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +80,33 @@ def _findings() -> list[Finding]:
             Finding("memory", total > 0, f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free")
         )
     return found
+
+
+@cache_commands.command()
+def show(as_json: Annotated[bool, JSON_OBJECT] = False) -> None:
+    """Print where compiled programs are, how many, and what they take."""
+    _print_contents(chosen_cache().contents(), "", as_json)
+
+
+@cache_commands.command()
+def clear(as_json: Annotated[bool, JSON_OBJECT] = False) -> None:
+    """Remove every compiled program."""
+    try:
+        _print_contents(chosen_cache().clear(), "removed ", as_json)
+    except OSError as error:
+        raise SystemExit(f"spyre cache clear: {error}") from None
+
+
+def _print_contents(contents: Contents, done: str, as_json: bool) -> None:
+    folder, limit = chosen_cache().folder, chosen_cache().limit
+    on = settings().cache_programs
+    if as_json:
+        print(json.dumps(asdict(contents) | {"folder": str(folder), "limit": limit, "on": on}))
+        return
+    print(
+        f"{done}{contents.entries} programs, {contents.bytes / 2**20:.1f} MiB"
+        f" of {limit / 2**20:.0f} MiB, in {folder}" + ("" if on else " (switched off)")
+    )
 
 
 def main() -> None:

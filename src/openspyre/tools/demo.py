@@ -136,13 +136,16 @@ def _search(
     truncate: bool,
     console: Console,
 ) -> Result:
-    lines = _read(corpus or _shipped_corpus())
+    numbered = _read(corpus or _shipped_corpus())
+    lines = tuple(numbered.values())
     if folder is None:
         with console.status(f"Fetching {MINILM.name} (83 MB, {MINILM.licence}) ..."):
             folder = fetch(MINILM, settings().cache / "models")
     encoder = load_encoder(folder)
     texts = (*lines, *queries)
-    sentences = encoder.tokenize(texts, truncate=truncate, what=str(corpus or "the corpus"))
+    places = [f"line {n} of {corpus or 'the corpus'}" for n in numbered]
+    places += [f"the query {text[:40]!r}" for text in queries]
+    sentences = encoder.tokenize(texts, places=places, truncate=truncate)
     start = time.perf_counter()
     with _progress(console) as steps, profile() as measured:
         card = _on_card(encoder, sentences, batch, steps)
@@ -180,15 +183,23 @@ def _on_card(encoder: Encoder, sentences: Sentences, batch: int, steps: Progress
             compiled, sentences, device="spyre", batch=batch,
             progress=_step(steps, "software card, fp16", len(sentences.texts)),
         )  # fmt: skip
-    except torch._dynamo.exc.BackendCompilerFailed as failure:
-        cause = failure.__cause__ or failure
+    except IndexError as error:  # positions, mostly: some models have fewer than they say
         raise SpyreError(
-            f"the model ({type(encoder.model).__name__}) cannot run on the card",
-            why=str(cause).strip().splitlines()[0],
+            "a line has more or other tokens than the model knows",
+            why=str(error),
+            hint="use shorter lines, and the tokenizer that belongs to the model",
+        ) from None
+    except (torch._dynamo.exc.BackendCompilerFailed, NotImplementedError) as failure:
+        cause = getattr(failure, "inner_exception", failure)
+        if not isinstance(cause, SpyreError | NotImplementedError):
+            raise
+        raise SpyreError(
+            f"the model ({type(encoder.model).__name__}) cannot run on the card", why=str(cause)
         ) from None
 
 
-def _read(path: Path) -> tuple[str, ...]:
+def _read(path: Path) -> dict[int, str]:
+    """The lines of a text file that are not blank, by number."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -197,7 +208,8 @@ def _read(path: Path) -> tuple[str, ...]:
         raise SpyreError(
             f"the corpus {path} is not UTF-8 text", why=str(error), hint="convert it to UTF-8"
         ) from None
-    lines = tuple(line.strip() for line in text.splitlines() if line.strip())
+    stripped = map(str.strip, text.removeprefix("\ufeff").splitlines())
+    lines = {number: line for number, line in enumerate(stripped, start=1) if line}
     if not lines:
         raise SpyreError(f"the corpus {path} is empty", hint="put one sentence on each line")
     return lines

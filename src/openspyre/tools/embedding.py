@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,23 +46,36 @@ class Encoder:
     tokenizer: Any
     pooling: str
     longest: int
+    vocabulary: int
 
-    def tokenize(self, texts: Sequence[str], *, truncate: bool, what: str) -> Sentences:
-        """Token ids of `texts`.
+    def tokenize(self, texts: Sequence[str], *, places: Sequence[str], truncate: bool) -> Sentences:
+        """Token ids of `texts`; `places` says where each one stands, for messages.
 
         Raises:
-            SpyreError: a text is longer than the model can take and `truncate` is false.
+            SpyreError: a text has no tokens, tokens that the model does not know, or is longer
+                than the model can take and `truncate` is false.
         """
         encoded = self.tokenizer(list(texts), truncation=truncate, max_length=self.longest)
         tokens = tuple(tuple(ids) for ids in encoded["input_ids"])
-        for number, ids in enumerate(tokens, start=1):
-            if len(ids) > self.longest:
-                raise SpyreError(
-                    f"line {number} of {what} is too long",
-                    why=f"it has {len(ids)} tokens and the model takes {self.longest}",
-                    hint="shorten the line, or pass --truncate to cut it",
-                )
+        for place, ids in zip(places, tokens, strict=True):
+            self._check(place, ids)
         return Sentences(tuple(texts), tokens, self.tokenizer.pad_token_id or 0)
+
+    def _check(self, place: str, ids: tuple[int, ...]) -> None:
+        if not ids:
+            raise SpyreError(f"{place} is empty", why="the tokenizer makes no token of it")
+        if len(ids) > self.longest:
+            raise SpyreError(
+                f"{place} is too long",
+                why=f"it has {len(ids)} tokens and the model takes {self.longest}",
+                hint="shorten it, or pass --truncate to cut it",
+            )
+        if max(ids) >= self.vocabulary:
+            raise SpyreError(
+                "the tokenizer does not belong to the model",
+                why=f"{place} has token {max(ids)} and the model knows {self.vocabulary} tokens",
+                hint="use the tokenizer that the model was trained with",
+            )
 
     def pool(self, hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Unit vectors [b, h] float32 from hidden states [b, s, h] and the mask [b, s]."""
@@ -119,25 +133,50 @@ def load_encoder(folder: Path) -> Encoder:
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model = AutoModel.from_pretrained(
-            folder, local_files_only=True, dtype=torch.float32, attn_implementation="sdpa"
-        )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        model = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32).eval()
+        pooling = _pooling(folder)
+    except Exception as error:  # transformers and its readers promise no kinds of errors
         raise SpyreError(
             f"the model in {folder} cannot be loaded",
-            why=str(error).strip().splitlines()[0],
+            why=_brief(error),
             hint="use a text encoder (BERT, RoBERTa, MiniLM, ...) with its tokenizer",
         ) from None
-    if getattr(config, "is_encoder_decoder", False) or model.main_input_name != "input_ids":
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
         raise SpyreError(
-            f"a model of type {config.model_type} gives no sentence embeddings here",
-            why="semantic search needs an encoder that maps token ids to hidden states",
-            hint="use a text encoder (BERT, RoBERTa, MiniLM, ...)",
+            f"the model folder {folder} has no tokenizer",
+            why="there is no file with a vocabulary",
+            hint="download the whole model, tokenizer included",
         )
+    if getattr(config, "is_encoder_decoder", False) or model.main_input_name != "input_ids":
+        raise _no_encoder(config, "semantic search needs an encoder: token ids to hidden states")
     longest = min(
         getattr(config, "max_position_embeddings", 512), getattr(tokenizer, "model_max_length", 512)
     )
-    return Encoder(model.eval(), tokenizer, _pooling(folder), int(longest))
+    return _tried(model, tokenizer, pooling, int(longest))
+
+
+def _tried(model: Any, tokenizer: Any, pooling: str, longest: int) -> Encoder:
+    """The encoder, once one token is embedded: what is none says so before it is compiled."""
+    try:
+        vocabulary = model.get_input_embeddings().num_embeddings
+        encoder = Encoder(model, tokenizer, pooling, longest, vocabulary)
+        encoder.embed(model, Sentences(("",), ((0,),), 0), device="cpu", batch=1)
+    except Exception as error:  # the code of any model
+        raise _no_encoder(model.config, _brief(error)) from None
+    return encoder
+
+
+def _no_encoder(config: Any, why: str) -> SpyreError:
+    return SpyreError(
+        f"a model of type {config.model_type} gives no sentence embeddings here",
+        why=why,
+        hint="use a text encoder (BERT, RoBERTa, MiniLM, ...)",
+    )
+
+
+def _brief(error: Exception) -> str:
+    """An error of another library in a line."""
+    return textwrap.shorten(str(error), 240, placeholder=" ...") or type(error).__name__
 
 
 def _pooling(folder: Path) -> str:

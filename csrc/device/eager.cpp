@@ -1,0 +1,332 @@
+#include "eager.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/item.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/util/Exception.h>
+
+#include <atomic>
+#include <mutex>
+#include <set>
+
+#include "copy.h"
+#include "eager_call.h"
+#include "eager_python.h"
+#include "kernel.h"
+
+namespace openspyre {
+namespace {
+
+using at::Tensor;
+using torch::jit::Stack;
+
+constexpr size_t kMostExact = 1 << 12;  // remembered calls of one op, before all are forgotten
+
+std::atomic<uint64_t> misses{0};
+
+const std::string* forever(std::string text) {
+  static auto* const texts = new std::set<std::string>();
+  static auto* const mutex = new std::mutex();
+  const std::lock_guard<std::mutex> lock(*mutex);
+  return &*texts->insert(std::move(text)).first;
+}
+
+// --- what is known of an op -------------------------------------------------------------------
+
+// A call with the very sizes and strides that were seen before.
+struct Exact {
+  const Entry* entry;  // null: nothing to compute
+  Sizes symbols;
+  std::vector<OutputForm> made;  // outputs to allocate
+};
+
+struct Op {
+  OpPlan plan;
+  std::mutex mutex;
+  Table<std::shared_ptr<const Exact>> exact;
+  Table<std::vector<std::shared_ptr<const Entry>>> patterns;
+};
+
+Op& known(const c10::OperatorHandle& handle) {
+  static auto* const ops = new std::unordered_map<const void*, std::unique_ptr<Op>>();
+  static auto* const mutex = new std::mutex();
+  const void* const key = &handle.operator_name();
+  {
+    const std::lock_guard<std::mutex> lock(*mutex);
+    const auto found = ops->find(key);
+    if (found != ops->end()) return *found->second;
+  }
+  auto made = std::make_unique<Op>();
+  made->plan = plan_of(handle);  // asks Python: no lock may be held
+  const std::lock_guard<std::mutex> lock(*mutex);
+  return *ops->emplace(key, std::move(made)).first->second;
+}
+
+// --- the same op on meta tensors: PyTorch's checks, and the forms of its results ---------------
+
+class MetaCall {
+ public:
+  Stack run(const c10::OperatorHandle& op, const Stack& stack) {
+    const size_t count = op.schema().arguments().size();
+    Stack metas;
+    for (const auto& argument : torch::jit::last(stack, count)) metas.push_back(meta(argument));
+    arguments_ = metas;
+    op.callBoxed(&metas);
+    return metas;
+  }
+  // What an argument became.
+  const c10::IValue& argument(size_t position) const { return arguments_[position]; }
+
+ private:
+  c10::IValue meta(const c10::IValue& value) {
+    if (value.isTensor()) return tensor(value.toTensor());
+    if (value.isTensorList()) {
+      c10::List<Tensor> list;
+      for (const Tensor& each : value.toTensorVector()) list.push_back(tensor(each));
+      return list;
+    }
+    if (value.isOptionalTensorList()) {
+      c10::List<std::optional<Tensor>> list;
+      for (const auto& each : value.toOptionalTensorVector())
+        list.push_back(each ? std::optional<Tensor>(tensor(*each)) : std::nullopt);
+      return list;
+    }
+    return value;
+  }
+
+  // The same tensor stays one tensor and the same storage one storage, so that overlaps are seen.
+  Tensor tensor(const Tensor& from) {
+    if (!from.defined()) return from;
+    if (from.is_cpu() && from.dim() == 0) return number(from);
+    if (!from.is_privateuseone()) return from;
+    for (const auto& [source, made] : tensors_)
+      if (source.is_same(from)) return made;
+    Tensor made = at::detail::make_tensor<c10::TensorImpl>(
+        storage(from), c10::DispatchKeySet(c10::DispatchKey::Meta), from.dtype());
+    auto* const impl = made.unsafeGetTensorImpl();
+    impl->set_storage_offset(from.storage_offset());
+    impl->set_sizes_and_strides(from.sizes(), from.strides());
+    tensors_.emplace_back(from, made);
+    return made;
+  }
+
+  // A Python number stays what it is: PyTorch hands it to Python as one.
+  static Tensor number(const Tensor& from) {
+    if (from.unsafeGetTensorImpl()->is_wrapped_number()) return from;
+    return at::empty({}, from.options().device(c10::kMeta));
+  }
+
+  c10::Storage storage(const Tensor& of) {
+    auto* const source = of.storage().unsafeGetStorageImpl();
+    for (const auto& [known, made] : storages_)
+      if (known == source) return made;
+    c10::Storage made(c10::Storage::use_byte_size_t(), source->nbytes(),
+                      c10::DataPtr(nullptr, c10::Device(c10::kMeta)), c10::GetAllocator(c10::kMeta),
+                      /*resizable=*/true);
+    storages_.emplace_back(source, made);
+    return made;
+  }
+
+  Stack arguments_;
+  std::vector<std::pair<Tensor, Tensor>> tensors_;
+  std::vector<std::pair<c10::StorageImpl*, c10::Storage>> storages_;
+};
+
+// --- a call -----------------------------------------------------------------------------------
+
+void take_outputs(const OpPlan& plan, const c10::OperatorHandle& op, const Stack& stack,
+                  Call& call) {
+  const auto arguments = torch::jit::last(stack, op.schema().arguments().size());
+  for (const size_t position : plan.written) call.outputs.push_back(arguments[position].toTensor());
+}
+
+// A written tensor shares bytes with an argument in a way that needs a temporary.
+enum class Sharing { None, Whole, Partly };
+
+Sharing sharing(const Call& call) {
+  Sharing worst = Sharing::None;
+  for (const Tensor& out : call.outputs) {
+    for (const Tensor* in : call.inputs) {
+      if (in->storage().unsafeGetStorageImpl() != out.storage().unsafeGetStorageImpl()) continue;
+      if (in->numel() == 0 || out.numel() == 0) continue;
+      const bool same = in->const_data_ptr() == out.const_data_ptr() &&
+                        in->scalar_type() == out.scalar_type() && in->sizes() == out.sizes() &&
+                        in->strides() == out.strides();
+      if (same)
+        worst = std::max(worst, Sharing::Whole);
+      else if (ranges_meet(*in, out))
+        return Sharing::Partly;
+    }
+  }
+  return worst;
+}
+
+// What PyTorch checks of written tensors, and the checks on meta tensors do not all see.
+void check_overlaps(const Call& call) {
+  for (const Tensor& out : call.outputs) {
+    at::assert_no_internal_overlap(out);
+    for (const Tensor* in : call.inputs)
+      if (!in->is_same(out)) at::assert_no_partial_overlap(out, *in);
+  }
+}
+
+void allocate(const std::vector<OutputForm>& forms, c10::Device device, Call& call) {
+  for (const OutputForm& form : forms)
+    call.outputs.push_back(
+        at::empty_strided(form.sizes, form.strides, at::TensorOptions(device).dtype(form.dtype)));
+}
+
+OutputForm form_of(const Tensor& tensor) {
+  return {Sizes(tensor.sizes().begin(), tensor.sizes().end()),
+          Sizes(tensor.strides().begin(), tensor.strides().end()), tensor.scalar_type()};
+}
+
+// Gives written tensors the sizes that PyTorch's own check gave their doubles.
+bool resize_outputs(const OpPlan& plan, const MetaCall& metas, Call& call) {
+  bool resized = false;
+  for (size_t i = 0; i < plan.written.size(); ++i) {
+    const Tensor& meta = metas.argument(plan.written[i]).toTensor();
+    const Tensor& out = call.outputs[i];
+    if (meta.sizes() == out.sizes()) continue;
+    out.resize_(meta.sizes());
+    if (meta.strides() != out.strides())
+      out.unsafeGetTensorImpl()->set_sizes_and_strides(meta.sizes(), meta.strides());
+    resized = true;
+  }
+  return resized;
+}
+
+void finish(const OpPlan& plan, const c10::OperatorHandle& op, Stack* stack, Call& call) {
+  torch::jit::drop(*stack, op.schema().arguments().size());
+  for (size_t i = 0; i < op.schema().returns().size(); ++i)
+    stack->emplace_back(std::move(call.outputs[i]));
+}
+
+void launch(const OpPlan& plan, const Entry& entry, const Sizes& symbols, const Call& call) {
+  Binding binding;
+  for (const auto& source : entry.arguments) {
+    if (source.kind == Source::Scalar) {
+      binding.scalars.push_back(call.scalar(source.number, plan.rounds));
+      continue;
+    }
+    const Tensor& tensor = call.tensor(source.number);
+    binding.addresses.push_back(reinterpret_cast<uint64_t>(tensor.const_data_ptr()));
+  }
+  binding.sizes = symbols;
+  launch_kernel(entry.kernel, binding, call.device.index());
+}
+
+std::shared_ptr<const Entry> matching(const std::vector<std::shared_ptr<const Entry>>& entries,
+                                      const Views& views) {
+  for (const auto& entry : entries)
+    if (entry->serves(views)) return entry;
+  return nullptr;
+}
+
+std::shared_ptr<const Entry> entry_for(Op& known, const c10::OperatorHandle& op, const Stack& stack,
+                                       const Call& call, const Views& views) {
+  Words key(call.key.begin(), call.key.begin() + call.structure);
+  add_pattern(views, key);
+  {
+    const std::lock_guard<std::mutex> lock(known.mutex);
+    const auto found = known.patterns.find(as_ref(key));
+    if (found != known.patterns.end())
+      if (auto entry = matching(found->second, views)) return entry;
+  }
+  ++misses;
+  auto made = ask_python(known.plan, op, stack, call, views);
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  auto& entries = known.patterns[std::vector<int64_t>(key.begin(), key.end())];
+  entries.push_back(made);
+  return made;
+}
+
+// A call whose sizes have not been seen: PyTorch checks it, then its pattern is looked up.
+const std::string* run_new(Op& known, const c10::OperatorHandle& op, Stack* stack, Call& call,
+                           Sharing shared) {
+  const OpPlan& plan = known.plan;
+  MetaCall metas;
+  Stack results;
+  try {
+    results = metas.run(op, *stack);
+  } catch (const c10::NotImplementedError&) {
+    return forever("PyTorch cannot tell the shape of its result");
+  }
+  check_overlaps(call);
+  bool remember = shared == Sharing::None || (shared == Sharing::Whole && plan.pointwise);
+  const bool direct = remember;
+  auto exact = std::make_shared<Exact>();
+  if (plan.written.empty()) {
+    for (const auto& result : results) {
+      if (!result.isTensor() || !result.toTensor().defined())
+        return forever("it does not always return tensors");
+      exact->made.push_back(form_of(result.toTensor()));
+    }
+    for (const OutputForm& form : exact->made)
+      if (!on_card_dtype(form.dtype)) return no_dtype(form.dtype);
+    allocate(exact->made, call.device, call);
+  } else if (resize_outputs(plan, metas, call)) {
+    remember = false;
+  }
+  const auto originals = call.outputs;
+  if (!direct)
+    for (Tensor& out : call.outputs) out = at::empty(out.sizes(), out.options());
+  bool empty = true;
+  for (const Tensor& out : call.outputs) empty &= out.numel() == 0;
+  std::shared_ptr<const Entry> entry;
+  if (!empty) {
+    Views views;
+    if (!make_views(plan.pointwise, call, views)) return forever("its arguments do not broadcast");
+    entry = entry_for(known, op, *stack, call, views);
+    if (!entry->kernel) return &entry->why;
+    exact->symbols = entry->sizes(views);
+    exact->entry = entry.get();
+    launch(plan, *entry, exact->symbols, call);
+  } else {
+    exact->entry = nullptr;
+  }
+  if (!direct)
+    for (size_t i = 0; i < originals.size(); ++i) copy_elements(call.outputs[i], originals[i]);
+  call.outputs = originals;
+  if (remember) {
+    const std::lock_guard<std::mutex> lock(known.mutex);
+    if (known.exact.size() >= kMostExact) known.exact.clear();
+    known.exact[std::vector<int64_t>(call.key.begin(), call.key.end())] = std::move(exact);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+uint64_t eager_misses() { return misses; }
+
+const std::string* run_eager(const c10::OperatorHandle& op, Stack* stack) {
+  Op& found = known(op);
+  const OpPlan& plan = found.plan;
+  if (!plan.why.empty()) return &plan.why;
+  Call call;
+  take_outputs(plan, op, *stack, call);
+  if (const char* why = gather(plan, *stack, call)) return forever(why);
+  const c10::DeviceGuard guard(call.device);
+  const Sharing shared = sharing(call);
+  const bool direct = shared == Sharing::None || (shared == Sharing::Whole && plan.pointwise);
+  std::shared_ptr<const Exact> exact;
+  if (direct) {
+    const std::lock_guard<std::mutex> lock(found.mutex);
+    const auto hit = found.exact.find(as_ref(call.key));
+    if (hit != found.exact.end()) exact = hit->second;
+  }
+  if (exact) {
+    if (plan.written.empty()) allocate(exact->made, call.device, call);
+    if (exact->entry) launch(plan, *exact->entry, exact->symbols, call);
+  } else if (const std::string* why = run_new(found, op, stack, call, shared)) {
+    return why;
+  }
+  finish(plan, op, stack, call);
+  return nullptr;
+}
+
+}  // namespace openspyre

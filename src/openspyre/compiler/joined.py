@@ -1,0 +1,80 @@
+"""Reads that walk the same elements with different dims: x[i, r] and x[i, a*16 + b].
+
+They can share a tile in LX: where one op walks a row with one dim and another with two, the tile
+that one loaded serves both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from openspyre.compiler.addressing import address
+from openspyre.compiler.axes import StepAxes
+from openspyre.ir.index import Expr
+from openspyre.ir.kernel import Kernel, Op
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """The elements a read walks.
+
+    Attributes:
+        key: equal for reads that walk the same elements from equal axes of the step.
+        steps: for every axis walked, elements from one point to the next in device memory.
+        units: for every axis, the step of the dense run that it is a part of.
+    """
+
+    key: object
+    steps: tuple[int, ...]
+    units: tuple[int, ...]
+
+
+def elements_of(
+    kernel: Kernel, axes: StepAxes, op: Op, tensor: str, index: Sequence[Expr], walked: list[int]
+) -> Elements | None:
+    """What a plain read walks, or None where sizes are symbols or dims do not nest."""
+    at = address(kernel, kernel.tensors[tensor], index, op.dims + op.rdims)
+    by_axis = {axes.of[op.name, dim]: by.constant for dim, by in at.terms}
+    steps = [by_axis.get(number) or 0 for number in walked]
+    own = [n for n, number in enumerate(walked) if number >= axes.shared]
+    shared = [n for n, number in enumerate(walked) if number < axes.shared]
+    if len(by_axis) != len(walked) or min(steps, default=0) <= 0 or own != sorted(own):
+        return None
+    if [*shared, *own] != list(range(len(walked))):
+        return None
+    units = list(steps)
+    runs: list[tuple[int, int]] = []  # (points, step), the smallest step first
+    for place in reversed(own):
+        extent = axes.axes[walked[place]].extent.constant
+        if extent is None:
+            return None
+        if runs and steps[place] == runs[-1][0] * runs[-1][1]:
+            units[place] = runs[-1][1]
+            runs[-1] = (runs[-1][0] * extent, runs[-1][1])
+        elif runs and steps[place] < runs[-1][0] * runs[-1][1]:
+            return None
+        else:
+            runs.append((extent, steps[place]))
+    outer = tuple((walked[n], steps[n]) for n in shared)
+    return Elements((tensor, at.offset, outer, tuple(runs)), tuple(steps), tuple(units))
+
+
+def pitches_in(
+    loader: Elements, pitches: Sequence[int], reader: Elements
+) -> tuple[int, ...] | None:
+    """LX bytes between points of a reader's axes in the tile that another loaded.
+
+    None where the tile has gaps inside of a run.
+    """
+    units = {
+        step: pitch
+        for step, unit, pitch in zip(loader.steps, loader.units, pitches, strict=True)
+        if step == unit
+    }
+    for step, unit, pitch in zip(loader.steps, loader.units, pitches, strict=True):
+        if pitch * unit != units[unit] * step:
+            return None
+    return tuple(
+        units[unit] * (step // unit) for step, unit in zip(reader.steps, reader.units, strict=True)
+    )

@@ -1,0 +1,107 @@
+"""A kernel's program: from the cache on disk, compiled when it is not there.
+
+Kernels that differ in nothing but the user's lines share a program: it is compiled and kept with
+the number of an op where the op's source would stand, and gets the sources of the kernel at hand
+when it is handed out. No stage looks at a source, so the instructions are the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from openspyre.compiler.pipeline import compile_kernel
+from openspyre.errors import BrokenInvariant, InvalidProgram, SpyreError
+from openspyre.ir.binary import VERSION, encode, with_sources
+from openspyre.ir.kernel import Kernel
+from openspyre.ir.program import Program
+from openspyre.ir.text import print_kernel
+from openspyre.runtime.cache import ProgramCache, program_cache
+from openspyre.runtime.check import NO_SIZES, Sizes, proved
+from openspyre.spec import CardSpec
+
+
+def program_bytes(kernel: Kernel, card: CardSpec, sizes: Sizes = NO_SIZES) -> bytes:
+    """The binary form of the program of a kernel with limits.
+
+    Args:
+        sizes: those of the launch at hand; what is compiled is also checked at these.
+
+    Raises:
+        BrokenInvariant: a stage or the program broke a promise.
+        Unsupported: the kernel cannot run on the card.
+    """
+    kept = program_cache()
+    if kept is None:
+        return encode(proved(compile_kernel(kernel, card), kernel, card, sizes))
+    numbered = _numbered(kernel)
+    key = program_key(numbered, card)
+    return _found(kept, key, kernel) or _compiled(kept, key, numbered, kernel, card, sizes)
+
+
+def compiler_digest(package: Path) -> str:
+    """A hash over the sources that decide what a program looks like."""
+    files = (package / "spec.py", *(package / "ir").rglob("*.py"))
+    files += tuple((package / "compiler").rglob("*.py"))
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        text = file.read_bytes()
+        digest.update(f"{file.relative_to(package)} {len(text)}\n".encode() + text)
+    return digest.hexdigest()
+
+
+# Now, not at first use: the files may change while this process runs what it has loaded.
+_COMPILER = compiler_digest(Path(__file__).parents[1])
+
+
+def program_key(kernel: Kernel, card: CardSpec, compiler: str = _COMPILER) -> str:
+    """64 hex digits that stand for everything a program depends on."""
+    facts = (VERSION, compiler, sorted(card.numbers().items()), print_kernel(kernel))
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _numbered(kernel: Kernel) -> Kernel:
+    ops = tuple(replace(op, source=str(number)) for number, op in enumerate(kernel.ops))
+    return replace(kernel, ops=ops)
+
+
+def _named(program: bytes, kernel: Kernel) -> bytes:
+    """The program with the sources of `kernel` in place of its ops' numbers."""
+
+    def source(text: str) -> str:
+        if not text.isdecimal():
+            return text  # the name of an op that a stage has added
+        op = kernel.ops[int(text)]
+        return op.source or op.name
+
+    return with_sources(program, source)
+
+
+def _found(kept: ProgramCache, key: str, kernel: Kernel) -> bytes | None:
+    program = kept.find(key)
+    if program is None:
+        return None
+    try:
+        return _named(program, kernel)
+    except InvalidProgram:
+        kept.discard(key)
+        return None
+
+
+def _compiled(
+    kept: ProgramCache, key: str, numbered: Kernel, kernel: Kernel, card: CardSpec, sizes: Sizes
+) -> bytes:
+    program = encode(_program(numbered, kernel, card, sizes))
+    kept.keep(key, program)
+    return _named(program, kernel)
+
+
+def _program(numbered: Kernel, kernel: Kernel, card: CardSpec, sizes: Sizes) -> Program:
+    with suppress(SpyreError, BrokenInvariant):
+        return proved(compile_kernel(numbered, card), numbered, card, sizes)
+    return proved(
+        compile_kernel(kernel, card), kernel, card, sizes
+    )  # fails likewise, in the user's words

@@ -1,0 +1,89 @@
+"""Which sizes a variant is checked at, and what a wrong program raises."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from openspyre.compiler.pipeline import compile_kernel
+from openspyre.errors import BrokenInvariant
+from openspyre.ir.kernel import Kernel
+from openspyre.ir.program import Program
+from openspyre.ir.text import parse_kernel
+from openspyre.runtime import check
+from openspyre.runtime.check import argument_spans, can_occur, checked_sizes, proved
+from openspyre.settings import read_settings
+from openspyre.spec import SPYRE_CARD_V1
+
+NARROW = """kernel narrow
+symbols s
+limits s:65..128
+arguments x y
+input x: f16[3, s]
+output y: f16[3, 64]
+op a map i0:3 i1:64
+  at "model.py:7 narrow"
+  y[i0, i1] <- x[i0, i1 + 64]
+"""
+VIEWED = """kernel viewed
+symbols s
+limits s:65..128
+arguments x y
+input x: f32[s]
+output y: f32[s // 3, 3]
+op a map i0:s//3 i1:3
+  y[i0, i1] <- x[3*i0 + i1] * 2.0
+"""
+
+
+def compiled(text: str) -> tuple[Kernel, Program]:
+    kernel = parse_kernel(text)
+    return kernel, compile_kernel(kernel, SPYRE_CARD_V1)
+
+
+def test_smallest_largest_and_tail() -> None:
+    found = checked_sizes({"a": (65, 128), "b": (1, 1), "c": (3, 4)})
+    assert [tuple(sizes.values()) for sizes in found] == [(65, 1, 3), (128, 1, 4), (127, 1, 3)]
+    assert [tuple(sizes.values()) for sizes in checked_sizes({"a": (2, 2)})] == [(2,)]
+
+
+def test_sizes_that_the_kernel_rules_out() -> None:
+    narrow, viewed = parse_kernel(NARROW), parse_kernel(VIEWED)
+    assert [can_occur(narrow, {"s": s}) for s in (65, 127, 128)] == [False, False, True]
+    assert [can_occur(viewed, {"s": s}) for s in (65, 66, 128)] == [False, True, False]
+
+
+def test_sizes_that_cannot_occur_are_not_checked() -> None:
+    kernel, program = compiled(NARROW)
+    assert proved(program, kernel, SPYRE_CARD_V1) is program
+    assert proved(program, kernel, SPYRE_CARD_V1, {"s": 128}) is program
+    with pytest.raises(BrokenInvariant, match=r"wrong for s = 100:\nsection .*model.py:7 narrow"):
+        proved(program, kernel, SPYRE_CARD_V1, {"s": 100})
+
+
+def test_a_wrong_program_shows_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, program = compiled(NARROW)
+    small = tuple(replace(b, bytes=b.bytes - 128) for b in program.buffers)
+    wrong = replace(program, buffers=small)
+    with pytest.raises(BrokenInvariant, match="LX buffer") as raised:
+        proved(wrong, kernel, SPYRE_CARD_V1)
+    assert "y[i0, i1] <- x[i0, i1 + 64]" in raised.value.text
+    off = read_settings({"OPENSPYRE_CHECK": "off"})
+    monkeypatch.setattr(check, "settings", lambda: off)
+    assert proved(wrong, kernel, SPYRE_CARD_V1) is wrong
+
+
+def test_spans_of_arguments() -> None:
+    text = """kernel k
+symbols s
+arguments x t y z
+input x: f16[4, s] strides [-10, 2]
+scalar t: f32[]
+output y: f32[s] strides [0]
+output z: i64[s, 0]
+op a map i0:s
+  y[i0] <- x[0, i0] * t[]
+"""
+    kernel = parse_kernel(text)
+    assert argument_spans(kernel, {"s": 3}) == [(-60, 10), (0, 4), (0, 0)]

@@ -1,0 +1,53 @@
+"""Transcendentals computed once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from openspyre.compiler.canonical import canonicalize
+from openspyre.ir.kernel import Call, Kernel, walk
+from openspyre.ir.reference import evaluate
+from openspyre.ir.text import parse_kernel
+from openspyre.spec import SPYRE_CARD_V1
+
+SOFTMAX = """
+kernel softmax
+arguments x y
+input x: f16[{0}, {1}]
+output y: f16[{0}, {1}]
+local m: f32[{0}, 1]
+local l: f32[{0}, 1]
+op m reduce i0:{0} | r0:{1}
+  m[i0, 0] <- max: x[i0, r0]
+op l reduce i0:{0} | r0:{1}
+  l[i0, 0] <- sum: exp(x[i0, r0] - m[i0, 0])
+op y map i0:{0} i1:{1}
+  y[i0, i1] <- f16(exp(x[i0, i1] - m[i0, 0]) / l[i0, 0])
+"""
+
+
+def exps(kernel: Kernel) -> int:
+    return sum(isinstance(n, Call) and n.op == "exp" for op in kernel.ops for n in walk(op.body))
+
+
+def test_a_softmax_takes_each_exponential_once() -> None:
+    kernel = parse_kernel(SOFTMAX.format(6, 40))
+    shared = canonicalize(kernel, SPYRE_CARD_V1)
+    assert (exps(kernel), exps(shared)) == (2, 1)
+    x = np.random.default_rng(0).standard_normal((6, 40)).astype(np.float16)
+    arguments = {"x": x, "y": np.zeros((6, 40), np.float16)}
+    before, after = (evaluate(k, dict(arguments)) for k in (kernel, shared))
+    assert np.array_equal(before["y"], after["y"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SOFTMAX.format(6, 1 << 20),  # a row is too long to keep
+        SOFTMAX.format(6, 40).replace("exp(x[i0, i1] - m", "exp(x[i0, i1] + m"),
+    ],
+)
+def test_what_is_not_the_same_or_too_large_stays(text: str) -> None:
+    kernel = parse_kernel(text)
+    assert exps(canonicalize(kernel, SPYRE_CARD_V1)) == 2
