@@ -19,6 +19,7 @@ os.environ["OPENSPYRE_CACHE_PROGRAMS"] = "off"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", action="store_true", help="rewrite expected outputs")
+    parser.addoption("--long", action="store_true", help="the long form of tests that have one")
 
 
 @pytest.fixture

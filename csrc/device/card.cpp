@@ -3,9 +3,11 @@
 #include <c10/util/Exception.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <thread>
 
 namespace openspyre {
@@ -40,11 +42,10 @@ std::unique_ptr<Card> open(int index) {
   auto card = std::make_unique<Card>();
   card->index = index;
   spyre_error error{};
-  const int code = spyre_card_open(names.data(), chosen.values.data(), names.size(), chosen.memory,
-                                   threads, &card->handle, &error);
+  int code = spyre_card_open(names.data(), chosen.values.data(), names.size(), chosen.memory,
+                             threads, &card->handle, &error);
+  if (code == SPYRE_OK) code = spyre_card_debug(card->handle, chosen.debug, &error);
   TORCH_CHECK(code == SPYRE_OK, "spyre:", index, ": the card does not open: ", error.text);
-  TORCH_CHECK(spyre_card_debug(card->handle, chosen.debug, &error) == SPYRE_OK, "spyre:", index,
-              ": ", error.text);
   card->base = spyre_card_memory_base(card->handle);
   card->size = spyre_card_memory_size(card->handle);
   return card;
@@ -63,6 +64,13 @@ void configure(Settings settings) {
 const Settings& settings() { return process().settings; }
 
 int device_count() noexcept { return process().settings.devices; }
+
+double card_number(const char* name) {
+  const auto& names = process().settings.names;
+  const auto found = std::find(names.begin(), names.end(), name);
+  TORCH_CHECK(found != names.end(), "spyre: the card has no number named ", name);
+  return process().settings.values[found - names.begin()];
+}
 
 Card& card(int index) {
   TORCH_CHECK(index >= 0 && index < device_count(), "spyre: there is no device ", index,

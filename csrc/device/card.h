@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -17,7 +16,7 @@ struct Settings {
   int devices = 0;
   uint64_t memory = 0;             // bytes per card
   int threads = 0;                 // host threads of a card; 0: as many as torch's
-  unsigned debug = 0;              // SPYRE_DEBUG_* flags
+  unsigned debug = 0;              // SPYRE_DEBUG_*
   std::vector<std::string> names;  // the numbers of the CardSpec
   std::vector<double> values;
 };
@@ -25,13 +24,13 @@ struct Settings {
 void configure(Settings settings);
 const Settings& settings();
 int device_count() noexcept;
+double card_number(const char* name);  // of the CardSpec
 
 struct Card {
   int index = 0;
   spyre_card* handle = nullptr;
   uint64_t base = 0;
   uint64_t size = 0;
-  std::mutex queue;  // the compute queue: one program at a time
 };
 
 // The card of a device, opened if it is not yet. Throws on a bad index and in a forked child.

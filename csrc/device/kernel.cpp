@@ -7,7 +7,6 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
-#include <chrono>
 #include <new>
 #include <string>
 #include <string_view>
@@ -30,7 +29,7 @@ struct State {
   size_t size_count = 0;
   size_t scalar_count = 0;
   Owned on_miss;
-  std::vector<std::unique_ptr<Variant>> variants;
+  std::vector<std::shared_ptr<Variant>> variants;
 };
 
 struct KernelObject {
@@ -111,14 +110,14 @@ bool bind(const State& kernel, PyObject* const* args, size_t count, Binding& bin
   return false;
 }
 
-Variant* find(State& kernel, const Sizes& sizes) {
+std::shared_ptr<Variant> find(State& kernel, const Sizes& sizes) {
   for (auto& variant : kernel.variants)
-    if (variant->serves(sizes)) return variant.get();
+    if (variant->serves(sizes)) return variant;
   return nullptr;
 }
 
 // Asks Python for the program of a class of sizes. Null with a Python error set on failure.
-Variant* compile(State& kernel, const Sizes& sizes) {
+std::shared_ptr<Variant> compile(State& kernel, const Sizes& sizes) {
   const Owned tuple(make_ints(sizes));
   if (!tuple) return nullptr;
   const Owned made(PyObject_CallOneArg(kernel.on_miss.get(), tuple.get()));
@@ -131,51 +130,30 @@ Variant* compile(State& kernel, const Sizes& sizes) {
   Sizes low, high;
   if (!read_ints(low_tuple, low, "Kernel") || !read_ints(high_tuple, high, "Kernel"))
     return nullptr;
-  auto variant = std::make_unique<Variant>(std::string(bytes, length), low, high);
+  auto variant = std::make_shared<Variant>(kernel.name, std::string(bytes, length), low, high);
   if (low.size() != sizes.size() || high.size() != sizes.size() || !variant->serves(sizes)) {
     PyErr_Format(PyExc_RuntimeError, "%s: the new variant does not serve %R", kernel.name.c_str(),
                  tuple.get());
     return nullptr;
   }
-  if (Variant* const raced = find(kernel, sizes)) return raced;  // another thread was faster
-  kernel.variants.push_back(std::move(variant));
-  return kernel.variants.back().get();
-}
-
-void raise_card_error(const State& kernel, int code, const spyre_error& error) {
-  if (code == SPYRE_INDEX) {
-    PyErr_Format(PyExc_IndexError, "%s: %s", kernel.name.c_str(), error.text);
-    return;
-  }
-  const Owned errors(PyImport_ImportModule("openspyre.errors"));
-  if (!errors) return;
-  const Owned type(PyObject_GetAttrString(errors.get(), "CardError"));
-  if (!type) return;
-  const Owned message(PyUnicode_FromFormat("%s: %s", kernel.name.c_str(), error.text));
-  if (message) PyErr_SetObject(type.get(), message.get());
-}
-
-int run(Resident& program, const std::vector<int64_t>& block, spyre_error& error) {
-  const WithoutGil released;
-  return program.run(block, error);
+  if (auto raced = find(kernel, sizes)) return raced;  // another thread was faster
+  kernel.variants.push_back(variant);
+  return variant;
 }
 
 bool launch_bound(State& kernel, const Binding& binding, int device) {
-  Variant* variant = find(kernel, binding.sizes);
+  std::shared_ptr<Variant> variant = find(kernel, binding.sizes);
   if (!variant) variant = compile(kernel, binding.sizes);
   if (!variant) return false;
   Resident& program = variant->on(device);
+  Record& record = variant->record(binding.sizes);
+  if (timing()) measure(*variant, record, device, binding.addresses.size(), binding.scalars.size());
   const auto pool = program.pool();
   const auto& block = program.fill(binding, reinterpret_cast<uint64_t>(pool.get()));
-  spyre_error error{};
-  const auto start = std::chrono::steady_clock::now();
-  const int code = run(program, block, error);
-  const auto spent = std::chrono::steady_clock::now() - start;
-  Record& record = variant->record(binding.sizes);
   record.launches += 1;
-  record.nanoseconds += std::chrono::nanoseconds(spent).count();
-  if (code != SPYRE_OK) raise_card_error(kernel, code, error);
-  return code == SPYRE_OK;
+  const WithoutGil released;
+  launch(current_stream(device), variant, program, record, block);
+  return true;
 }
 
 PyObject* call(PyObject* self, PyObject* const* args, size_t flags, PyObject* names) {
@@ -219,6 +197,7 @@ PyObject* py_variants(PyObject* self, PyObject*) {
 
 PyObject* py_records(PyObject* self, PyObject*) {
   HANDLE_TH_ERRORS
+  finish_everything();
   Owned list(PyList_New(0));
   const auto& variants = state(self).variants;
   for (size_t i = 0; i < variants.size(); ++i) {
@@ -272,12 +251,9 @@ PyObject* py_report(PyObject* self, PyObject* args) {
   const State& kernel = state(self);
   if (sizes.size() != kernel.size_count || !variant->serves(sizes))
     return PyErr_Format(PyExc_ValueError, "variant %zd does not serve %R", index, tuple);
-  for (const Record& record : variant->records())
-    if (record.sizes == sizes && record.report) return as_dict(*record.report);
   const size_t addresses = kernel.arguments.size() - kernel.scalar_count;
-  Record& record = variant->record(sizes);
-  record.report = variant->on(current_device()).time(sizes, addresses, kernel.scalar_count);
-  return as_dict(*record.report);
+  return as_dict(
+      measure(*variant, variant->record(sizes), current_device(), addresses, kernel.scalar_count));
   END_HANDLE_TH_ERRORS
 }
 

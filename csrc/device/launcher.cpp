@@ -3,49 +3,80 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <array>
+#include <chrono>
+#include <cmath>
 #include <cstring>
+#include <mutex>
 
 #include "memory.h"
+#include "slots.h"
 
 namespace openspyre {
 namespace {
 
-constexpr size_t kRingBytes = 256 << 10;
-constexpr size_t kSlotAlignment = 128;
-
-// Slots in card memory, taken in turn. One program runs at a time and its slot is free when it has
-// finished, so a slot is never waited for; callers hold the card's queue.
-class Ring {
+// One launch of a program. The objects are used again.
+class Launch final : public Work {
  public:
-  uint64_t take(int device, size_t bytes) {
-    bytes = (bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
-    if (bytes > size_) {
-      size_ = std::max(kRingBytes, 4 * bytes);
-      memory_ = allocate_for_programs(device, size_);
-      next_ = 0;
-    }
-    if (next_ + bytes > size_) next_ = 0;
-    const uint64_t slot = reinterpret_cast<uint64_t>(memory_.get()) + next_;
-    next_ += bytes;
-    return slot;
+  static Launch& of(const std::shared_ptr<Variant>& variant, Record& record, Resident& program,
+                    const SlotRing::Slot& slot) {
+    Launch& work = take();
+    work.variant_ = variant;
+    work.record_ = &record;
+    work.program_ = &program;
+    work.slot_ = slot;
+    work.engine = Engine::Compute;
+    work.picoseconds = record.picoseconds;
+    return work;
+  }
+
+  int run(spyre_error& error) noexcept override {
+    const auto start = std::chrono::steady_clock::now();
+    const int code = program_->run(slot_.address, error);
+    const int64_t spent =
+        std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
+    record_->nanoseconds += spent;
+    record_->last = spent;
+    return code;
+  }
+  const std::string& name() const override { return variant_->name(); }
+  void retire() noexcept override {
+    slots(program_->device()).give_back(slot_);
+    variant_.reset();
+    const std::lock_guard<std::mutex> lock(spare().mutex);
+    spare().works.push_back(this);
   }
 
  private:
-  c10::DataPtr memory_;
-  size_t size_ = 0;
-  size_t next_ = 0;
-};
+  struct Spare {
+    std::mutex mutex;
+    std::vector<Launch*> works;
+  };
+  static Spare& spare() {
+    static auto* const instance = new Spare();
+    return *instance;
+  }
+  static Launch& take() {
+    const std::lock_guard<std::mutex> lock(spare().mutex);
+    auto& works = spare().works;
+    if (works.empty()) {
+      works.reserve(works.capacity() + 1);
+      return *std::make_unique<Launch>().release();
+    }
+    Launch* const last = works.back();
+    works.pop_back();
+    return *last;
+  }
 
-Ring& ring(int device) {
-  static auto* const rings = new std::array<Ring, kMaxDevices>();
-  return (*rings)[device];
-}
+  std::shared_ptr<Variant> variant_;
+  Record* record_ = nullptr;
+  Resident* program_ = nullptr;
+  SlotRing::Slot slot_;
+};
 
 }  // namespace
 
 Resident::Resident(int device, const std::string& bytes)
-    : device_(device), memory_(allocate_for_programs(device, bytes.size())) {
+    : device_(device), memory_(allocate_apart(device, bytes.size())) {
   std::memcpy(memory_.get(), bytes.data(), bytes.size());
   touch(memory_.get(), bytes.size());
   spyre_error error{};
@@ -71,12 +102,7 @@ const std::vector<int64_t>& Resident::fill(const Binding& binding, uint64_t pool
   return block;
 }
 
-int Resident::run(const std::vector<int64_t>& block, spyre_error& error) {
-  Card& on = card(device_);
-  const std::lock_guard<std::mutex> queue(on.queue);
-  const size_t bytes = block.size() * sizeof(int64_t);
-  const uint64_t slot = ring(device_).take(device_, std::max<size_t>(bytes, 1));
-  std::memcpy(reinterpret_cast<void*>(slot), block.data(), bytes);
+int Resident::run(uint64_t slot, spyre_error& error) noexcept {
   return spyre_program_run(program_, slot, &error);
 }
 
@@ -97,8 +123,11 @@ c10::DataPtr Resident::pool() const {
   return allocate_for_programs(device_, spyre_program_pool_bytes(program_));
 }
 
-Variant::Variant(std::string bytes, Sizes low, Sizes high)
-    : bytes_(std::move(bytes)), low_(std::move(low)), high_(std::move(high)) {}
+Variant::Variant(std::string name, std::string bytes, Sizes low, Sizes high)
+    : name_(std::move(name)),
+      bytes_(std::move(bytes)),
+      low_(std::move(low)),
+      high_(std::move(high)) {}
 
 bool Variant::serves(const Sizes& sizes) const {
   for (size_t i = 0; i < sizes.size(); ++i)
@@ -113,12 +142,32 @@ Resident& Variant::on(int device) {
 }
 
 Record& Variant::record(const Sizes& sizes) {
-  if (last_ < records_.size() && records_[last_].sizes == sizes) return records_[last_];
+  if (last_ && last_->sizes == sizes) return *last_;
   const auto found = std::find_if(records_.begin(), records_.end(),
                                   [&](const Record& one) { return one.sizes == sizes; });
-  last_ = found - records_.begin();
-  if (found == records_.end()) records_.push_back({sizes, 0, 0, std::nullopt});
-  return records_[last_];
+  last_ = found != records_.end() ? &*found : &records_.emplace_back(sizes);
+  return *last_;
+}
+
+const spyre_report& measure(Variant& variant, Record& record, int device, size_t address_count,
+                            size_t scalar_count) {
+  if (!record.report) {
+    record.report = variant.on(device).time(record.sizes, address_count, scalar_count);
+    const double nanoseconds =
+        static_cast<double>(record.report->cycles) / card_number("clock_ghz");
+    record.picoseconds = std::llround(nanoseconds * 1000);
+  }
+  return *record.report;
+}
+
+void launch(Stream& stream, const std::shared_ptr<Variant>& variant, Resident& program,
+            Record& record, const std::vector<int64_t>& block) {
+  const size_t bytes = block.size() * sizeof(int64_t);
+  const SlotRing::Slot slot = slots(stream.device).take(bytes);
+  std::memcpy(reinterpret_cast<void*>(slot.address), block.data(), bytes);
+  const int64_t last = record.last;
+  Launch& work = Launch::of(variant, record, program, slot);
+  submit(stream, work, last > 0 && last < kInlineNanoseconds);
 }
 
 }  // namespace openspyre

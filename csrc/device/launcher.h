@@ -1,16 +1,19 @@
-// Programs on cards: residency, the launch in three steps, and what each launch has cost.
+// Programs on cards: residency, the launch in three steps, and what launches have cost.
 #pragma once
 
 #include <c10/core/Allocator.h>
 #include <c10/util/SmallVector.h>
 
+#include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "card.h"
+#include "queue.h"
 
 namespace openspyre {
 
@@ -33,11 +36,11 @@ class Resident {
 
   // Step 1, on the host: the symbol block, in memory of this thread that the next call reuses.
   const std::vector<int64_t>& fill(const Binding& binding, uint64_t pool);
-  // Steps 2 and 3: copies the block to a slot on the card and runs the program. Returns when it
-  // has finished. Needs no GIL.
-  int run(const std::vector<int64_t>& block, spyre_error& error);
+  // Step 3: runs the program against the block in a slot; returns when it has finished.
+  int run(uint64_t slot, spyre_error& error) noexcept;
   spyre_report time(const Sizes& sizes, size_t address_count, size_t scalar_count);
   c10::DataPtr pool() const;
+  int device() const { return device_; }
 
  private:
   int device_;
@@ -47,32 +50,47 @@ class Resident {
 
 // All launches with the same sizes.
 struct Record {
-  Sizes sizes;
+  explicit Record(Sizes of) : sizes(std::move(of)) {}
+
+  const Sizes sizes;
   uint64_t launches = 0;
-  int64_t nanoseconds = 0;  // of the host, inside run
+  std::atomic<int64_t> nanoseconds{0};  // of the host, inside run
+  std::atomic<int64_t> last{0};         // of them, the last launch's
   std::optional<spyre_report> report;
+  int64_t picoseconds = 0;  // of the card, once there is a report
 };
 
-// The program for a class of sizes.
+// The program for a class of sizes. Launches in flight keep it alive.
 class Variant {
  public:
-  Variant(std::string bytes, Sizes low, Sizes high);
+  Variant(std::string name, std::string bytes, Sizes low, Sizes high);
 
   bool serves(const Sizes& sizes) const;
   Resident& on(int device);
-  Record& record(const Sizes& sizes);
+  Record& record(const Sizes& sizes);  // stays where it is
 
+  const std::string& name() const { return name_; }
   const std::string& bytes() const { return bytes_; }
   const Sizes& low() const { return low_; }
   const Sizes& high() const { return high_; }
-  const std::vector<Record>& records() const { return records_; }
+  const std::deque<Record>& records() const { return records_; }
 
  private:
+  const std::string name_;  // of the kernel
   std::string bytes_;
   Sizes low_, high_;
   std::vector<std::unique_ptr<Resident>> on_;  // by device
-  std::vector<Record> records_;
-  size_t last_ = 0;
+  std::deque<Record> records_;
+  Record* last_ = nullptr;
 };
+
+// Fills in what a launch with these sizes costs the card, if it is not yet known.
+const spyre_report& measure(Variant& variant, Record& record, int device, size_t address_count,
+                            size_t scalar_count);
+
+// Steps 2 and 3 on the stream: copies the block to a slot of the card, and runs the program when
+// the stream gets there. May wait for a slot: call it without the GIL.
+void launch(Stream& stream, const std::shared_ptr<Variant>& variant, Resident& program,
+            Record& record, const std::vector<int64_t>& block);
 
 }  // namespace openspyre

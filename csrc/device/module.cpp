@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/python_headers.h>
 
+#include <memory>
 #include <string>
 
 #include "card.h"
@@ -16,6 +17,7 @@
 #include "kernel.h"
 #include "memory.h"
 #include "python.h"
+#include "queue.h"
 #include "runtime.h"
 
 namespace openspyre {
@@ -75,6 +77,44 @@ PyObject* py_is_open(PyObject*, PyObject* arg) {
 }
 
 PyObject* py_in_bad_fork(PyObject*, PyObject*) { return PyBool_FromLong(in_bad_fork()); }
+
+PyObject* py_drain(PyObject*, PyObject*) {
+  HANDLE_TH_ERRORS
+  finish_everything();
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+// --- holding a stream, for tests --------------------------------------------------------------
+
+constexpr const char* kHoldName = "openspyre.hold";
+
+MarkPtr* held(PyObject* capsule) {
+  return static_cast<MarkPtr*>(PyCapsule_GetPointer(capsule, kHoldName));
+}
+
+void drop_hold(PyObject* capsule) {
+  const std::unique_ptr<MarkPtr> mark(held(capsule));
+  let_go(*mark);
+}
+
+PyObject* py_hold(PyObject*, PyObject* arg) {
+  HANDLE_TH_ERRORS
+  const long device = PyLong_AsLong(arg);
+  if (device == -1 && PyErr_Occurred()) return nullptr;
+  auto mark = std::make_unique<MarkPtr>(hold(current_stream(static_cast<int>(device))));
+  return PyCapsule_New(mark.release(), kHoldName, drop_hold);
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* py_let_go(PyObject*, PyObject* arg) {
+  HANDLE_TH_ERRORS
+  MarkPtr* const mark = held(arg);
+  if (!mark) return nullptr;
+  let_go(*mark);
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
 
 PyObject* py_fallbacks(PyObject*, PyObject*) {
   Owned result(PyDict_New());
@@ -159,6 +199,11 @@ PyMethodDef methods[] = {
     {"default_stream", py_default_stream, METH_O, "The stream that a device starts with."},
     {"is_open", py_is_open, METH_O, "Whether a device's card has been used."},
     {"in_bad_fork", py_in_bad_fork, METH_NOARGS, "Whether this process was forked after use."},
+    {"drain", py_drain, METH_NOARGS, "Waits for every card; reports no error."},
+    {"hold", py_hold, METH_O,
+     "hold(device): the current stream does nothing more until `let_go` of the result, or its "
+     "end."},
+    {"let_go", py_let_go, METH_O, "Lets a held stream go on."},
     {"fallbacks", py_fallbacks, METH_NOARGS, "Calls that ran on the CPU, by op name."},
     {"fallback_reasons", py_fallback_reasons, METH_NOARGS, "Why they did, by op name."},
     {"eager_misses", py_eager_misses, METH_NOARGS,

@@ -51,8 +51,8 @@ Tensor empty_strided(IntArrayRef size, IntArrayRef stride, optional<ScalarType> 
                                            c10::dtype_or_default(dtype));
 }
 
-Tensor copy_from(const Tensor& source, const Tensor& target, bool /*non_blocking*/) {
-  copy_elements(source, target);
+Tensor copy_from(const Tensor& source, const Tensor& target, bool non_blocking) {
+  copy_elements(source, target, non_blocking);
   return target;
 }
 
@@ -81,7 +81,7 @@ Tensor copy_from_and_resize(const Tensor& source, const Tensor& target) {
   return target;
 }
 
-c10::Scalar local_scalar(const Tensor& self) { return at::_local_scalar_dense(host_view(self)); }
+c10::Scalar local_scalar(const Tensor& self) { return at::_local_scalar_dense(self.cpu()); }
 
 Tensor& fill(Tensor& self, const c10::Scalar& value) {
   const auto options = at::TensorOptions(c10::kCPU).dtype(self.scalar_type());

@@ -1,7 +1,4 @@
 // What PyTorch asks a device for: guard, streams, events, hooks, generators, pinned memory.
-//
-// Work is in order and synchronous: a launch or copy has finished when the call returns. Every
-// stream is therefore always idle and an event is complete when it is recorded.
 #include "runtime.h"
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -9,23 +6,23 @@
 #include <c10/core/DeviceCapability.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "card.h"
 #include "generator.h"
 #include "memory.h"
+#include "queue.h"
 
 namespace openspyre {
 namespace {
-
-constexpr int kPoolStreams = 32;  // ids 1..32; 0 is the default stream, new streams come after
 
 c10::Device device_at(int index) {
   return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(index)};
@@ -37,23 +34,15 @@ int index_or_current(c10::Device device) {
 
 // --- streams and events ---------------------------------------------------------------------
 
-thread_local std::array<c10::StreamId, kMaxDevices> current_streams{};
-
 c10::Stream stream_at(int device, c10::StreamId id) {
   return c10::Stream(c10::Stream::UNSAFE, device_at(device), id);
 }
 
-struct Event {
-  int64_t nanoseconds = 0;
-  bool timed = false;
-  c10::DeviceIndex device = 0;
-};
+Stream& unwrap(const c10::Stream& stream) { return stream_of(stream.device_index(), stream.id()); }
 
-int64_t now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
+struct Event {
+  MarkPtr mark;
+};
 
 class Guard final : public c10::impl::DeviceGuardImplInterface {
  public:
@@ -73,52 +62,60 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
 
   c10::Stream getStream(c10::Device device) const override {
     const int index = index_or_current(device);
-    return stream_at(index, current_streams[index]);
+    return stream_at(index, current_stream_id(index));
   }
   c10::Stream getDefaultStream(c10::Device device) const override {
     return stream_at(index_or_current(device), 0);
   }
-  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
-    static std::atomic<int> next{0};
-    return stream_at(index_or_current(device), 1 + next++ % kPoolStreams);
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool first) const override {
+    return getNewStream(device, first ? -1 : 0);
   }
-  c10::Stream getNewStream(c10::Device device, int) const override {
-    static std::atomic<c10::StreamId> next{kPoolStreams + 1};
-    return stream_at(index_or_current(device), next++);
+  c10::Stream getNewStream(c10::Device device, int priority) const override {
+    const int index = index_or_current(device);
+    return stream_at(index, pool_stream(index, priority));
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
     const int index = index_or_current(stream.device());
-    return stream_at(index, std::exchange(current_streams[index], stream.id()));
+    return stream_at(index, exchange_stream_id(index, stream.id()));
   }
   void* getStreamNativeHandle(const c10::Stream stream) const override {
     return reinterpret_cast<void*>(stream.id());
   }
-  bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream&) const override {}
-  void synchronizeDevice(const c10::DeviceIndex) const override {}
+  bool queryStream(const c10::Stream& stream) const override { return is_idle(unwrap(stream)); }
+  void synchronizeStream(const c10::Stream& stream) const override { synchronize(unwrap(stream)); }
+  void synchronizeDevice(const c10::DeviceIndex device) const override {
+    synchronize_device(device < 0 ? current_device() : device);
+  }
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex device,
               const c10::EventFlag flag) const override {
     TORCH_CHECK(device == -1 || device == stream.device_index(), "Event device index ",
                 static_cast<int>(device), " does not match recording stream's device index ",
                 static_cast<int>(stream.device_index()), ".");
+    if (flag == c10::EventFlag::BACKEND_DEFAULT) start_timing();
     if (!*event) *event = std::make_unique<Event>().release();
-    auto* const recorded = static_cast<Event*>(*event);
-    *recorded = {now(), flag == c10::EventFlag::BACKEND_DEFAULT, stream.device_index()};
+    static_cast<Event*>(*event)->mark = openspyre::record(unwrap(stream));
   }
-  void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void*) const override { return true; }
-  void synchronizeEvent(void*) const override {}
+  void block(void* event, const c10::Stream& stream) const override {
+    if (event) wait_for(unwrap(stream), static_cast<Event*>(event)->mark);
+  }
+  bool queryEvent(void* event) const override {
+    return !event || static_cast<Event*>(event)->mark->done;
+  }
+  void synchronizeEvent(void* event) const override {
+    if (event) synchronize(static_cast<Event*>(event)->mark);
+  }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
     const std::unique_ptr<Event> owned(static_cast<Event*>(event));
   }
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
+    allocator()->recordStream(data, stream);
+  }
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
     TORCH_CHECK(start && end, "Both events must be recorded before calculating elapsed time.");
-    const auto* const from = static_cast<Event*>(start);
-    const auto* const to = static_cast<Event*>(end);
-    TORCH_CHECK(from->timed && to->timed,
-                "Both events must be created with argument 'enable_timing=True'.");
-    return static_cast<double>(to->nanoseconds - from->nanoseconds) * 1e-6;
+    const int64_t picoseconds =
+        static_cast<Event*>(end)->mark->picoseconds - static_cast<Event*>(start)->mark->picoseconds;
+    return static_cast<double>(picoseconds) * 1e-9;  // milliseconds of the card
   }
 
   c10::DeviceCapability getDeviceCapability(c10::Device) const override {
@@ -149,8 +146,9 @@ class PinnedMemory final : public at::HostAllocator {
     if (bytes) {
       TORCH_CHECK_WITH(OutOfMemoryError, posix_memalign(&pointer, 4096, bytes) == 0,
                        "spyre: ", bytes, " bytes of pinned host memory are not available");
+      free_finished();
       const std::lock_guard<std::mutex> lock(mutex_);
-      blocks_.emplace(reinterpret_cast<uintptr_t>(pointer), bytes);
+      blocks_.emplace(reinterpret_cast<uintptr_t>(pointer), Block{bytes, {}});
       stats_.active_requests.increase(1);
       stats_.active_bytes.increase(bytes);
       stats_.allocations.increase(1);
@@ -162,8 +160,16 @@ class PinnedMemory final : public at::HostAllocator {
   void copy_data(void* target, const void* source, size_t bytes) const override {
     std::memcpy(target, source, bytes);
   }
-  bool record_event(void*, void*, c10::Stream) override { return true; }
-  void empty_cache() override {}
+  // The block is kept until the stream has done what it has been given by now.
+  bool record_event(void* pointer, void*, c10::Stream stream) override {
+    MarkPtr mark = record(unwrap(stream));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto block = find(pointer);
+    if (block == blocks_.end()) return false;
+    block->second.marks.push_back(std::move(mark));
+    return true;
+  }
+  void empty_cache() override { free_finished(); }
   at::HostStats get_stats() override {
     const std::lock_guard<std::mutex> lock(mutex_);
     return stats_;
@@ -178,28 +184,51 @@ class PinnedMemory final : public at::HostAllocator {
   }
 
   bool holds(const void* pointer) {
-    const auto address = reinterpret_cast<uintptr_t>(pointer);
     const std::lock_guard<std::mutex> lock(mutex_);
-    auto after = blocks_.upper_bound(address);
-    if (after == blocks_.begin()) return false;
-    const auto [first, bytes] = *std::prev(after);
-    return address - first < bytes;
+    return find(pointer) != blocks_.end();
   }
 
  private:
+  struct Block {
+    size_t bytes;
+    std::vector<MarkPtr> marks;  // of streams that use it
+    bool finished() const {
+      return std::all_of(marks.begin(), marks.end(), [](const auto& mark) { return !!mark->done; });
+    }
+  };
+  using Blocks = std::map<uintptr_t, Block>;
+
+  Blocks::iterator find(const void* pointer) {
+    const auto address = reinterpret_cast<uintptr_t>(pointer);
+    const auto after = blocks_.upper_bound(address);
+    if (after == blocks_.begin()) return blocks_.end();
+    const auto block = std::prev(after);
+    return address - block->first < block->second.bytes ? block : blocks_.end();
+  }
+
   static void release(void* pointer) {
     auto& self = instance();
-    {
-      const std::lock_guard<std::mutex> lock(self.mutex_);
-      const auto block = self.blocks_.find(reinterpret_cast<uintptr_t>(pointer));
-      if (block == self.blocks_.end()) return;
-      self.stats_.active_requests.decrease(1);
-      self.stats_.active_bytes.decrease(block->second);
-      self.stats_.allocations.decrease(1);
-      self.stats_.allocated_bytes.decrease(block->second);
-      self.blocks_.erase(block);
-    }
-    std::free(pointer);
+    const std::lock_guard<std::mutex> lock(self.mutex_);
+    const auto block = self.blocks_.find(reinterpret_cast<uintptr_t>(pointer));
+    if (block == self.blocks_.end()) return;
+    self.stats_.active_requests.decrease(1);
+    self.stats_.active_bytes.decrease(block->second.bytes);
+    self.stats_.allocations.decrease(1);
+    self.stats_.allocated_bytes.decrease(block->second.bytes);
+    if (block->second.finished())
+      std::free(pointer);
+    else
+      self.freed_.emplace_back(pointer, std::move(block->second));
+    self.blocks_.erase(block);
+  }
+  void free_finished() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto finished = [](const auto& freed) {
+      if (!freed.second.finished()) return false;
+      std::free(freed.first);
+      return true;
+    };
+    freed_.erase(std::remove_if(freed_.begin(), freed_.end(), finished), freed_.end());
   }
   std::array<at::Stat*, 4> all() {
     return {&stats_.active_requests, &stats_.active_bytes, &stats_.allocations,
@@ -207,7 +236,8 @@ class PinnedMemory final : public at::HostAllocator {
   }
 
   std::mutex mutex_;
-  std::map<uintptr_t, size_t> blocks_;
+  Blocks blocks_;
+  std::vector<std::pair<void*, Block>> freed_;  // but streams still use them
   at::HostStats stats_;
 };
 
@@ -261,5 +291,7 @@ struct Register {
 } register_runtime;
 
 }  // namespace
+
+bool is_pinned_memory(const void* pointer) { return PinnedMemory::instance().holds(pointer); }
 
 }  // namespace openspyre

@@ -8,4 +8,7 @@ namespace openspyre {
 // The default generator of a device; a negative index means the current one.
 const at::Generator& default_generator(int device);
 
+// Whether an address lies in pinned host memory of the device's allocator.
+bool is_pinned_memory(const void* pointer);
+
 }  // namespace openspyre

@@ -24,7 +24,11 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
     def run(
         code: str, *, path: tuple[Path, ...] = (), **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("OPENSPYRE_")}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("OPENSPYRE_") or name == "OPENSPYRE_DEBUG"
+        }
         paths = os.pathsep.join(map(str, (*path, SOURCES)))
         fixed = {
             "PYTHONPATH": paths,

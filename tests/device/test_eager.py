@@ -219,7 +219,7 @@ def test_mistakes_raise_what_pytorch_raises() -> None:
     with pytest.raises(IndexError, match="Dimension out of range"):
         x.sum(5)
     with pytest.raises(IndexError, match="index 9 is out of"):
-        x[torch.tensor([9], device="spyre")]
+        x[torch.tensor([9], device="spyre")].cpu()
     (x @ x.t()), (x + x)  # a call that fits is not stopped by one that did not
 
 

@@ -85,7 +85,7 @@ def test_indexing() -> None:
     x[:, torch.tensor([1])] = 7
     assert x.tolist() == [[0, 7, 2, 3], [4, 7, -1, -1], [-1, 7, -1, -1]]
     with pytest.raises(IndexError, match="index 3 is out of"):
-        x[torch.tensor([3], device="spyre")]
+        x[torch.tensor([3], device="spyre")].cpu()
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])

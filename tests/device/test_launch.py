@@ -130,8 +130,9 @@ def test_an_index_out_of_range_is_an_index_error() -> None:
     ids = torch.tensor([9, -10, 2])
     load_kernel(GATHER)(table.to("spyre"), ids.to("spyre"), y)
     assert torch.equal(y.cpu(), table[ids])
+    load_kernel(GATHER)(table.to("spyre"), torch.tensor([1, 10, 2], device="spyre"), y)
     with pytest.raises(IndexError) as caught:
-        load_kernel(GATHER)(table.to("spyre"), torch.tensor([1, 10, 2], device="spyre"), y)
+        torch.spyre.synchronize()
     assert "gather" in str(caught.value)
     assert "model.py:3 embedding" in str(caught.value)
     load_kernel(GATHER)(table.to("spyre"), ids.to("spyre"), y)
@@ -150,13 +151,14 @@ from openspyre.runtime.launch import load_kernel
 kernel = load_kernel({PLUS!r})
 x, y = torch.zeros(4, device="spyre"), torch.zeros(4, device="spyre")
 try:
-    kernel(x, y, 1 << 20)    # a size that no tensor has: overwrites even its own symbol block
+    kernel(x, y, 1 << 22)    # a size that no tensor has: overwrites even its own symbol block
+    torch.spyre.synchronize()
 except CardError as error:
     print(error)
 kernel(x, y, 4)
 print(y.tolist())
 """,
-        OPENSPYRE_MEMORY="2MiB",
+        OPENSPYRE_MEMORY="8MiB",
     )
     message, values = done.stdout.splitlines()
     assert message.startswith("plus: ")

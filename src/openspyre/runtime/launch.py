@@ -29,7 +29,8 @@ def load_kernel(text: str, first: tuple[int, ...] | None = None) -> Kernel:
     """A callable for a kernel: call it with its arguments' tensors, then its size symbols.
 
     A scalar argument is a number or a CPU tensor with one element. Outputs are written in place,
-    the call returns None when the card has finished. Equal texts share one callable.
+    in the order of the current stream; the call returns None before the card has finished. An
+    error of the card is raised by the next call that waits for it. Equal texts share one callable.
 
     Args:
         first: sizes of the first call: their program is compiled now.

@@ -118,11 +118,13 @@ class Profile:
 def profile() -> Iterator[Profile]:
     """Measures everything that this process runs on its cards inside the block."""
     result = Profile()
+    _C.drain()  # what was launched before does not count
     before, fallbacks = _snapshot(), Counter(_C.fallbacks())
     start = time.perf_counter()
     try:
         yield result
     finally:
+        _C.drain()
         result.host_seconds = time.perf_counter() - start
         result.fallbacks = dict(Counter(_C.fallbacks()) - fallbacks)
         result._launches = tuple(_since(before))
