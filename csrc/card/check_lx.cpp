@@ -2,18 +2,17 @@
 // parts of LX that all accesses of a section treat alike (partition.h).
 #include <algorithm>
 #include <map>
-#include <unordered_map>
 
 #include "card.h"
 #include "check.h"
-#include "copy_points.h"
+#include "lx_accesses.h"
 #include "partition.h"
 #include "tokens.h"
 
 namespace spyre {
 namespace {
 
-constexpr int64_t kMostSteps = int64_t{1} << 23;  // instructions and trips of a section
+constexpr size_t kMostAccesses = size_t{1} << 23;  // of a section that are held at once
 
 // What wrote the bytes of a part last.
 struct Written {
@@ -25,232 +24,10 @@ struct Written {
   }
 };
 
-struct Access {
-  int64_t step;  // number of the dynamic instruction
-  const Place* place;
-  int node;
-  int buffer, slot;
-  // Bytes of LX; both copies of a double buffer, because `execute` may use one for both.
-  int set;
-  int logical;  // double buffers, else -1: the set that knows the slot written last
-  bool writes;
-  bool at_once;  // writes every point when it has read it: may work in place
-};
-
 // Bytes that several sections see, and who wrote them on each kind of core.
 struct Kept {
   std::vector<Run> runs;
   std::vector<Written> written;
-};
-
-// Sets of bytes by number, equal ones once.
-class Sets {
- public:
-  int number_of(const Box& box) {
-    const Box one = box.canonical();
-    std::vector<int64_t> key{static_cast<int64_t>(one.start), one.size};
-    for (const Box::Dim& d : one.dims) key.insert(key.end(), {d.count, d.stride});
-    const auto [found, is_new] = numbers_.try_emplace(std::move(key), count());
-    if (is_new) add_runs(one);
-    return found->second;
-  }
-  int add(std::vector<Run> runs) {
-    all_.push_back(std::move(runs));
-    return count() - 1;
-  }
-  int count() const { return static_cast<int>(all_.size()); }
-  const std::vector<std::vector<Run>>& all() const { return all_; }
-  // False only if two sets of boxes have no byte in common.
-  bool may_share(int a, int b) const {
-    if (all_[a].empty() || all_[b].empty()) return false;
-    const Run &x = all_[a].front(), &y = all_[b].front();
-    return x.low < all_[b].back().high && y.low < all_[a].back().high;
-  }
-
- private:
-  void add_runs(const Box& box) {
-    runs_ += run_count(box);
-    if (runs_ > kMostRuns) {
-      throw Failure(SPYRE_TOO_LARGE, "the accesses to LX have too many runs to check");
-    }
-    all_.emplace_back();
-    for_each_run(box, [&](Run run) { all_.back().push_back(run); });
-  }
-
-  std::map<std::vector<int64_t>, int> numbers_;
-  std::vector<std::vector<Run>> all_;
-  int64_t runs_ = 0;
-};
-
-// The accesses of one core in one section, in body order.
-class Recorder {
- public:
-  Recorder(const Program& program, int section, const int64_t* slots,
-           const std::vector<int64_t>& logical, Sets* sets, Problems* problems)
-      : program_(program),
-        section_(section),
-        slots_(slots),
-        logical_(logical),
-        sets_(*sets),
-        problems_(*problems),
-        last_(static_cast<size_t>(program.sections[section].nodes)) {}
-
-  std::vector<Access> accesses(int core) {
-    const Section& section = program_.sections[section_];
-    current_.assign(program_.buffers.size(), 0);
-    std::vector<AxisRange> ranges = ranges_of(section, slots_, core);
-    auto visit = [this](const Node& node, const std::vector<AxisRange>& axes, int64_t trip) {
-      if (++steps_ > kMostSteps) {
-        throw Failure(SPYRE_TOO_LARGE, "section " + program_.sections[section_].name +
-                                           " has too many instructions to check");
-      }
-      if (!skips(node, axes)) record(node, axes, trip);
-    };
-    walk(section.body, ranges, visit);
-    return std::move(found_);
-  }
-
- private:
-  void record(const Node& node, const std::vector<AxisRange>& axes, int64_t trip) {
-    node_ = &node;
-    operand_ = 0;
-    trip_ = trip;
-    at_once_ = false;
-    if (const auto* copy = std::get_if<Copy>(&node.form)) {
-      record(*copy, axes);
-    } else if (const auto* pt = std::get_if<Pt>(&node.form)) {
-      const bool empty = any_empty(pt->k, axes);
-      read(pt->a, axes, !empty);
-      read(pt->b, axes, !empty);
-      write(pt->c, axes, std::all_of(pt->k.begin(), pt->k.end(), [&](int axis) {
-              return axes[axis].first_trip();
-            }));
-    } else {
-      record(std::get<Vec>(node.form), axes);
-    }
-  }
-
-  void record(const Copy& copy, const std::vector<AxisRange>& axes) {
-    for (const Indirect& index : copy.indirect) read(index.place, axes, true);
-    if (copy.is_load()) return write(copy.target, axes, true);
-    if (copy.bounds.empty()) return read(copy.source, axes, true);
-    // (Bounds over several axes leave the whole tile to be written.)
-    std::vector<AxisRange> inside = axes;
-    clip_to_bounds(copy, slots_, &inside);
-    std::vector<AxisRange> moved = axes;  // places count from the tile's start
-    for (int axis : copy.axes) moved[axis] = inside[axis];
-    read(copy.source, axes, !any_empty(copy.axes, moved), &moved);
-  }
-
-  void record(const Vec& vec, const std::vector<AxisRange>& axes) {
-    const bool empty = any_empty(vec.axes, axes);
-    for (const Place& input : vec.inputs) read(input, axes, !empty);
-    for (const VecOut& out : vec.outputs) {
-      bool stores = true, begins = true;
-      for (int axis : vec.axes) {
-        const bool reduced = out.reduce != Reduce::None && !out.scan && !has_term(out.place, axis);
-        stores &= reduced || !axes[axis].empty();
-        begins &= !reduced || axes[axis].first_trip();
-      }
-      at_once_ = out.reduce == Reduce::None;
-      if (stores) write(out.place, axes, begins);
-    }
-  }
-
-  // An operand that is not there still has a number.
-  void read(const Place& place, const std::vector<AxisRange>& axes, bool there,
-            const std::vector<AxisRange>* moved = nullptr) {
-    if (there) add(place, axes, current_[place.buffer], false, moved ? *moved : axes);
-    ++operand_;
-  }
-
-  // A result that does not begin continues in place.
-  void write(const Place& place, const std::vector<AxisRange>& axes, bool begins) {
-    const int slot = program_.buffers[place.buffer].slots == 2 ? static_cast<int>(trip_ % 2) : 0;
-    if (!begins) add(place, axes, slot, false, axes);
-    ++operand_;
-    current_[place.buffer] = slot;
-    add(place, axes, slot, true, axes);
-    ++operand_;
-  }
-
-  // `moved`: the points; `axes`: where coordinates count from.
-  void add(const Place& place, const std::vector<AxisRange>& axes, int slot, bool writes,
-           const std::vector<AxisRange>& moved) {
-    const Buffer& buffer = program_.buffers[place.buffer];
-    Box box;
-    box.start = place.base.of(slots_);
-    box.size = bytes_of(place.dtype);
-    for (const Term& term : place.terms) {
-      const int64_t by = term.coefficient.of(slots_);
-      const AxisRange& range = moved[term.axis];
-      box.start += static_cast<Wide>(by) * (range.start - axes[term.axis].origin(term.origin));
-      box.dims.push_back({range.empty() ? 0 : range.count(), by});
-    }
-    Numbers& last = known(box, slot);
-    if (last.set < 0) {
-      if (!inside(box, buffer, writes)) {
-        if (!writes) return;
-        box = {0, buffer.bytes, {}};  // its readers are right, as far as one can tell
-      }
-      if (buffer.slots == 2) {
-        last.logical = number(box, logical_[place.buffer]);
-        box.dims.push_back({2, buffer.bytes});
-      }
-      last.set = number(box, buffer.offset);
-    }
-    found_.push_back(
-        {steps_, &place, node_->id, place.buffer, slot, last.set, last.logical, writes, at_once_});
-  }
-
-  int number(Box box, int64_t from) {
-    box.start += from;
-    return sets_.number_of(box);
-  }
-
-  bool inside(const Box& box, const Buffer& buffer, bool writes) {
-    if (box.low() >= 0 && box.high() <= buffer.bytes) return true;
-    const Instr instr{section_, node_->id};
-    if (problems_.is_new(Problems::LxBounds, instr)) {
-      problems_.add(problems_.name(instr) + (writes ? " writes" : " reads") + " bytes " +
-                    Problems::number(box.low()) + " to " + Problems::number(box.high()) +
-                    " of LX buffer " + buffer.name + ", which has " + std::to_string(buffer.bytes));
-    }
-    return false;
-  }
-
-  // Consecutive trips mostly touch the same bytes, in turn in both slots.
-  struct Numbers {
-    Box box;
-    int set = -1, logical = -1;
-  };
-  Numbers& known(const Box& box, int slot) {
-    auto& by_operand = last_[node_->id];
-    const size_t at = 2 * operand_ + static_cast<size_t>(slot);
-    if (by_operand.size() <= at) by_operand.resize(at + 1);
-    Numbers& last = by_operand[at];
-    const bool same = last.set >= 0 && last.box.start == box.start &&
-                      std::equal(last.box.dims.begin(), last.box.dims.end(), box.dims.begin(),
-                                 box.dims.end(), [](const Box::Dim& a, const Box::Dim& b) {
-                                   return a.count == b.count && a.stride == b.stride;
-                                 });
-    if (!same) last = {box, -1, -1};
-    return last;
-  }
-
-  const Program& program_;
-  const int section_;
-  const int64_t* slots_;
-  const std::vector<int64_t>& logical_;
-  Sets& sets_;
-  Problems& problems_;
-  std::vector<std::vector<Numbers>> last_;  // by node, then by operand and slot
-  std::vector<Access> found_;
-  std::vector<int> current_;  // slot of every buffer that was written last
-  const Node* node_ = nullptr;
-  size_t operand_ = 0;
-  bool at_once_ = false;
-  int64_t trip_ = 0, steps_ = 0;
 };
 
 class LxCheck {
@@ -337,12 +114,16 @@ class LxCheck {
   }
 
   void run_section(int s) {
-    Sets sets;
-    Recorder recorder(program_, s, slots_, logical_, &sets, &problems_);
-    std::vector<std::vector<Access>> accesses(cores_.size());
+    ByteSets sets;
+    std::vector<std::vector<LxAccess>> accesses(cores_.size());
+    size_t held = 0;
     for (size_t kind = 0; kind < cores_.size(); ++kind) {
-      if (cores_[kind] < program_.sections[s].cores) {
-        accesses[kind] = recorder.accesses(cores_[kind]);
+      if (cores_[kind] >= program_.sections[s].cores) continue;
+      accesses[kind] = lx_accesses(program_, s, slots_, logical_, cores_[kind], &sets, &problems_);
+      held += accesses[kind].size();
+      if (held > kMostAccesses) {
+        throw Failure(SPYRE_TOO_LARGE, "section " + program_.sections[s].name +
+                                           " has too many accesses to LX to check");
       }
     }
     std::vector<int> living, kept;
@@ -358,7 +139,7 @@ class LxCheck {
         for (int part : parts.of_set(kept[k])) state[kind][part] = kept_[k].written[kind];
       }
       check_own_inputs(s, accesses[kind], sets, parts);
-      for (const Access& access : accesses[kind]) apply(s, access, parts, &state[kind]);
+      for (const LxAccess& access : accesses[kind]) apply(s, access, parts, &state[kind]);
     }
     keep(living, parts, state);
   }
@@ -371,15 +152,15 @@ class LxCheck {
   }
 
   // An instruction must not write what it still reads or writes otherwise.
-  void check_own_inputs(int s, const std::vector<Access>& accesses, const Sets& sets,
+  void check_own_inputs(int s, const std::vector<LxAccess>& accesses, const ByteSets& sets,
                         const Partition& parts) {
     std::vector<int64_t> mark(static_cast<size_t>(parts.parts()), -1);
     for (size_t i = 0; i < accesses.size(); ++i) {
-      const Access& write = accesses[i];
+      const LxAccess& write = accesses[i];
       if (!write.writes) continue;
       bool marked = false;
       for (size_t j = i; j-- > 0 && accesses[j].step == write.step;) {
-        const Access& other = accesses[j];
+        const LxAccess& other = accesses[j];
         if (!sets.may_share(other.set, write.set) || works_in_place(other, write)) continue;
         for (int part : parts.of_set(write.set)) {
           if (!marked) mark[part] = static_cast<int64_t>(i);
@@ -392,7 +173,7 @@ class LxCheck {
     }
   }
 
-  static bool works_in_place(const Access& other, const Access& write) {
+  static bool works_in_place(const LxAccess& other, const LxAccess& write) {
     if (other.place == write.place) return true;  // a running sum
     return write.at_once && !other.writes && same_elements(*other.place, *write.place);
   }
@@ -411,7 +192,7 @@ class LxCheck {
            std::all_of(a.terms.begin(), a.terms.end(), [&](const Term& t) { return has(b, t); });
   }
 
-  void report_own(int s, const Access& write, const Access& other, const Partition& parts,
+  void report_own(int s, const LxAccess& write, const LxAccess& other, const Partition& parts,
                   int part) {
     const Instr instr{s, write.node};
     if (!problems_.is_new(Problems::Own, instr)) return;
@@ -424,13 +205,13 @@ class LxCheck {
   }
 
   // Of the buffer: the first byte that the access and a part have in common.
-  int64_t byte_of(const Access& access, const Partition& parts, int part) const {
+  int64_t byte_of(const LxAccess& access, const Partition& parts, int part) const {
     const Buffer& buffer = program_.buffers[access.buffer];
     return (parts.first_byte(access.set, part) - buffer.offset) %
            std::max<int64_t>(buffer.bytes, 1);
   }
 
-  void apply(int s, const Access& access, const Partition& parts, std::vector<Written>* state) {
+  void apply(int s, const LxAccess& access, const Partition& parts, std::vector<Written>* state) {
     const Written now{{s, access.node}, access.buffer, access.slot};
     if (!access.writes) return check_read(access, now.by, parts, *state);
     for (int set : {access.set, access.logical}) {
@@ -439,7 +220,7 @@ class LxCheck {
     }
   }
 
-  void check_read(const Access& access, Instr by, const Partition& parts,
+  void check_read(const LxAccess& access, Instr by, const Partition& parts,
                   const std::vector<Written>& state) {
     if (access.logical >= 0) {
       for (int part : parts.of_set(access.logical)) {
@@ -458,7 +239,7 @@ class LxCheck {
     }
   }
 
-  void report(Problems::Kind kind, Instr by, const Written& last, const Access& access,
+  void report(Problems::Kind kind, Instr by, const Written& last, const LxAccess& access,
               int64_t at) {
     if (!problems_.is_new(kind, by, last.by)) return;
     std::string text = problems_.name(by) + " reads byte " + std::to_string(at) + " of LX buffer " +

@@ -9,6 +9,7 @@ import pytest
 from openspyre.compiler.emit import emit
 from openspyre.compiler.pipeline import compile_kernel
 from openspyre.compiler.residency import place
+from openspyre.errors import CardError
 from openspyre.ir.kernel import Kernel
 from openspyre.ir.ops import LOAD, TABLE
 from openspyre.ir.program import (
@@ -441,6 +442,12 @@ def test_many_problems_are_counted() -> None:
     found = problem(made, spans)
     assert found.count("\n") == 3
     assert found.endswith("and 2 more")
+
+
+def test_too_much_work_is_said() -> None:
+    """Half a billion trips: not proved, and not called wrong."""
+    with pytest.raises(CardError, match="section copy has too many instructions to check"):
+        problem(copies(1 << 29, 1, 1, tile=1), [(0, 1 << 30)] * 2)
 
 
 def test_absurd_numbers_do_no_harm() -> None:

@@ -320,6 +320,21 @@ def test_inputs_whose_dims_share_elements(name: str, dynamic: bool) -> None:
         same(actual, expected)
 
 
+@pytest.mark.parametrize("name", ["softmax", "cumsum", "roll", "roll_flip"])
+def test_dynamic_strides(name: str) -> None:
+    functions: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "softmax": lambda x: torch.softmax(x + x.flip(0), 1),
+        "cumsum": lambda x: x.cumsum(1).flip(0) + torch.arange(x.shape[1], device=x.device),
+        "roll": lambda x: x.roll(-2, 0) + 1,
+        "roll_flip": lambda x: x.roll(-2, 0) + x.roll(-2, 0).flip(0),
+    }
+    torch._dynamo.reset()
+    compiled = torch.compile(functions[name], dynamic=True, fullgraph=True)
+    for rows, columns in ((3, 130), (6, 10)):
+        base = tensor(rows, columns)
+        same(compiled(base.to("spyre")[:, ::2]), functions[name](base[:, ::2]))
+
+
 LOOKUPS = {
     "embedding": lambda t, i: F.embedding(i, t),
     "index": lambda t, i: t[i] + 1,
@@ -356,6 +371,11 @@ def test_scans() -> None:
     compare(lambda x: (x.cumsum(1), x.cumsum(0)), tensor(3, 40))
     compare(lambda x: x.cumsum(-1), tensor(2, 5, dtype=torch.int64))
     compare(lambda x: x.cumprod(-1), tensor(2, 5))
+
+
+def test_long_scans() -> None:
+    whole = tensor(300_001, dtype=torch.int64)
+    compare(lambda x: (x.cumsum(0), x.view(-1, 1).flip(0).cumsum(0)), whole)
 
 
 def test_factories() -> None:

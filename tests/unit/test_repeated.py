@@ -51,3 +51,36 @@ def test_a_softmax_takes_each_exponential_once() -> None:
 def test_what_is_not_the_same_or_too_large_stays(text: str) -> None:
     kernel = parse_kernel(text)
     assert exps(canonicalize(kernel, SPYRE_CARD_V1)) == 2
+
+
+LOOKED_UP = """
+kernel looked_up
+arguments x i j l y
+input x: f32[9, 40]
+input i: i64[6]
+input j: i64[6]
+output l: f32[6]
+output y: f32[6]
+op l reduce i0:6 | r0:40
+  lookup k0 = i[i0] size 9
+  l[i0] <- sum: exp(x[k0, r0])
+op y reduce i0:6 | r0:40
+  lookup k0 = {0}[i0] size 9
+  y[i0] <- max: exp(x[k0, r0])
+"""
+
+
+@pytest.mark.parametrize("table", ["i", "j"])
+def test_looked_up_rows_keep_their_own_lookups(table: str) -> None:
+    kernel = parse_kernel(LOOKED_UP.format(table))
+    random = np.random.default_rng(0)
+    arguments = {
+        "x": random.standard_normal((9, 40)).astype(np.float32),
+        "i": np.arange(6), "j": np.arange(3, 9), "l": np.zeros(6, np.float32),
+        "y": np.zeros(6, np.float32),
+    }  # fmt: skip
+    before, after = (
+        evaluate(k, dict(arguments)) for k in (kernel, canonicalize(kernel, SPYRE_CARD_V1))
+    )
+    for name in ("l", "y"):
+        np.testing.assert_allclose(after[name], before[name], rtol=1e-6)

@@ -107,16 +107,21 @@ def test_a_row_too_long_for_lx_is_walked_in_pieces() -> None:
     assert any(step.inner for step in kernel.steps)
 
 
-def test_a_scan_too_long_for_lx_names_itself() -> None:
-    with pytest.raises(Unsupported, match="run0 does not fit"):
-        stepped(f"""
+@pytest.mark.parametrize("inputs", [1, 60])
+def test_a_long_scan_fits_once_it_is_cut(inputs: int) -> None:
+    names = [f"x{k}" for k in range(inputs)]
+    declared = "\n".join(f"input {name}: f32[{1 << 22}]" for name in names)
+    text = f"""
 kernel scan
-arguments x y
-input x: f32[{1 << 22}]
+arguments {" ".join(names)} y
+{declared}
 output y: f32[{1 << 22}]
 op run0 scan | r0:{1 << 22}
-  y[r0] <- sum: x[r0]
-""")
+  y[r0] <- sum: {" + ".join(f"{name}[r0]" for name in names)}
+"""
+    stepped(text)
+    with pytest.raises(Unsupported, match="run0 does not fit"):
+        form_steps(choose_layouts(parse_kernel(text), SPYRE_CARD_V1), SPYRE_CARD_V1)
 
 
 def test_what_needs_all_rows_waits_for_them() -> None:

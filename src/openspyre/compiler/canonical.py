@@ -25,6 +25,7 @@ from openspyre.compiler.redundant import (
 )
 from openspyre.compiler.repeated import share_transcendentals
 from openspyre.compiler.rewrite import settled, substituted
+from openspyre.compiler.scans import cut_scans
 from openspyre.compiler.splits import split_dims
 from openspyre.compiler.unmerged import take_dims_apart
 from openspyre.ir.index import Expr
@@ -36,7 +37,7 @@ def canonicalize(kernel: Kernel, card: CardSpec) -> Kernel:
     """The same values from an equal kernel in canonical form."""
     for change in CHANGES:
         kernel = change(kernel)
-    kernel = share_transcendentals(kernel, card)
+    kernel = share_transcendentals(cut_scans(kernel, card), card)
     kernel = narrow_rows(share_reductions(kernel, card), card)
     return bring_together(name_dims(kernel))
 

@@ -78,10 +78,14 @@ def share_transcendentals(kernel: Kernel, card: CardSpec) -> Kernel:
 
 
 def _uses(position: int, op: Op) -> Iterator[_Use]:
-    """The outermost transcendentals of an op that depend on loads without conditions."""
+    """The outermost transcendentals of an op that depend on loads without conditions.
+
+    A load whose index is looked up does not count: what a lookup's name means, the op says.
+    """
     if op.kind not in (Kind.MAP, Kind.REDUCE):
         return
     dims = {d.name: d for d in (*op.dims, *op.rdims)}
+    looked_up = {k.name for k in op.lookups}
     inner: set[int] = set()
     for node in reversed(list(walk(op.body))):
         if not isinstance(node, Call) or TABLE[node.op].cost is not Cost.TRANSCENDENTAL:
@@ -94,6 +98,8 @@ def _uses(position: int, op: Op) -> Iterator[_Use]:
         if node.dtype is not DType.F32 or not loaded or any(n.guarded for n in loaded):
             continue
         if any(isinstance(n, Index) for n in within):
+            continue
+        if any(e.names & looked_up for n in loaded for e in n.index):
             continue
         # dims in the order of their first use, so that equal values have equal forms
         order = dict.fromkeys(

@@ -18,6 +18,7 @@ from torch.utils._sympy.functions import (
     Mod,
     ModularIndexing,
     PythonMod,
+    Where,
 )
 
 from openspyre.errors import Unsupported
@@ -61,9 +62,21 @@ def converted(expr: sympy.Expr | int) -> Expr:
             return combine("max", converted(inner), -converted(inner))
         case Identity(args=[inner]):
             return converted(inner)
+        case Where(
+            args=[sympy.StrictLessThan(args=[index, sympy.Integer(p=0)]), wrapped, same]
+        ) if index == same:
+            return _wrapped(index, wrapped - index)
     raise Unsupported(
         f"the size expression {expr}", why=f"{type(expr).__name__} has no integer form on the card"
     )
+
+
+def _wrapped(index: sympy.Expr, extent: sympy.Expr) -> Expr:
+    """An index that counts from the end where it is negative, of a dim of `extent` elements."""
+    match index:
+        case ModularIndexing() | Mod() | PythonMod() if index.args[-1] == extent:
+            return converted(index)
+    return converted(index) % converted(extent)
 
 
 def _product(expr: sympy.Mul) -> Expr:
@@ -130,13 +143,13 @@ def _bound(value: sympy.Expr, unknown: int) -> int:
 
 
 def _is_size(name: str) -> bool:
-    """Whether a tensor's shape bounds a symbol; a number that the user passes may be any int64."""
+    """Whether a tensor's form bounds a symbol; a number that the user passes may be any int64."""
     graph = V.graph
     tensors = (*graph.graph_inputs.values(), *graph.name_to_buffer.values())
     return any(
         symbol.name == name
         for tensor in tensors
         if isinstance(tensor, ir.IRNode) and tensor.maybe_get_size() is not None
-        for extent in tensor.get_size()
-        for symbol in sympy.sympify(extent).free_symbols
+        for expr in (*tensor.get_size(), *(tensor.maybe_get_stride() or ()))
+        for symbol in sympy.sympify(expr).free_symbols
     )
