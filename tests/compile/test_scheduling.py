@@ -67,6 +67,17 @@ def test_unsupported_names_the_users_line_and_what_to_try() -> None:
         torch.compile(doubled)(tensor(3).to("spyre"))
 
 
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.float8_e4m3fn], ids=str)
+def test_the_message_lists_only_what_the_card_stores(dtype: torch.dtype) -> None:
+    torch._dynamo.reset()
+    x = torch.ones(3).to(dtype).to("spyre")
+    with pytest.raises(Exception, match=str(dtype)) as caught:
+        torch.compile(lambda x: x.float() + 1)(x)
+    (why,) = re.findall("why: the card stores (.*)", str(caught.value))
+    assert "int32" in why
+    assert str(dtype).removeprefix("torch.") not in why.split(", ")
+
+
 def test_the_users_options_win_over_ours() -> None:
     function = torch.compile(lambda x: x.sum(-1), options={"unroll_reductions_threshold": 8})
     torch._dynamo.reset()

@@ -50,7 +50,7 @@ def stored(dtype: torch.dtype, what: str, at: str = "") -> DType:
     if dtype not in STORED:
         raise Unsupported(
             f"{what} of dtype {dtype}",
-            why="the card stores float16, bfloat16, float32, integers up to 64 bits and bool",
+            why=f"the card stores {', '.join(str(d).removeprefix('torch.') for d in STORED)}",
             hint="convert the tensor first, for example with .float(), or keep it on the CPU",
             at=at,
         )
