@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "check.h"
+#include "event_log.h"
 #include "execute.h"
 
 using namespace spyre;  // NOLINT: the API's types live outside the namespace
@@ -203,6 +204,16 @@ int spyre_program_time(spyre_program* program, const int64_t* slots, spyre_repor
   return guarded(error, [&] {
     require(program && report && (slots || program->program.slots.empty()), "a null pointer");
     *report = time_program(program->program, program->card->spec, slots);
+  });
+}
+
+int spyre_program_trace(spyre_program* program, const int64_t* slots, spyre_event* events,
+                        size_t capacity, spyre_report* report, spyre_error* error) {
+  return guarded(error, [&] {
+    require(program && report && (slots || program->program.slots.empty()), "a null pointer");
+    require(events || capacity == 0, "no place for events");
+    EventLog log(events, capacity);
+    *report = time_program(program->program, program->card->spec, slots, &log);
   });
 }
 

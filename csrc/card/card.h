@@ -106,6 +106,21 @@ SPYRE_API int spyre_program_run(spyre_program* program, uint64_t slot_address, s
 SPYRE_API int spyre_program_time(spyre_program* program, const int64_t* slots, spyre_report* report,
                                  spyre_error* error);
 
+// One executed instruction, as the time engine saw it.
+typedef struct {
+  double begin, end;  // its unit was busy with it: cycles from the launch's start
+  // Of a request that several cores share, the first one's event has the device memory's bytes and
+  // every other one's those that the ring handed on: sums over events are the report's.
+  uint64_t read_bytes, write_bytes, ring_bytes;
+  int32_t section, node;  // the instruction's number in its section, in body order, loops counted
+  int32_t core;
+  int32_t unit;  // 0 load, 1 store, 2 PT, 3 SFU
+} spyre_event;
+// Like `spyre_program_time`, and writes the first `capacity` events, by the end of their work
+// within a section. A report says how many there are: `instructions`.
+SPYRE_API int spyre_program_trace(spyre_program* program, const int64_t* slots, spyre_event* events,
+                                  size_t capacity, spyre_report* report, spyre_error* error);
+
 // The bytes that a launch may access of an argument, relative to its address: [low, high).
 typedef struct {
   int64_t low, high;

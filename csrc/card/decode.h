@@ -14,6 +14,8 @@
 
 namespace spyre {
 
+class EventLog;
+
 // An int, or a slot of the symbol block.
 struct Value {
   int64_t number = 0;  // the int, or the slot's number
@@ -171,7 +173,8 @@ void fill_slots(const Program& program, const uint64_t* addresses, size_t addres
 void fill_formulas(const Program& program, int64_t* slots);
 
 // Cycles and traffic for the sizes of a symbol block (time.cpp). Throws Failure.
-spyre_report time_program(const Program& program, const Spec& spec, const int64_t* slots);
+spyre_report time_program(const Program& program, const Spec& spec, const int64_t* slots,
+                          EventLog* log = nullptr);
 
 constexpr int64_t bytes_of(DType dtype) {
   constexpr int64_t sizes[] = {2, 2, 4, 8, 4, 2, 1, 1, 1};

@@ -17,6 +17,7 @@
 
 #include "decode.h"
 #include "device_memory.h"
+#include "event_log.h"
 #include "time_plan.h"
 #include "unit_cost.h"
 
@@ -29,12 +30,14 @@ namespace {
 
 class SectionTimer {
  public:
-  SectionTimer(SectionWork work, const Section& section, const Spec& spec, spyre_report& report)
+  SectionTimer(SectionWork work, const Section& section, const Spec& spec, spyre_report& report,
+               EventLog* log)
       : cores_(std::move(work.cores)),
         requests_(std::move(work.requests)),
         section_(section),
         spec_(spec),
-        report_(report) {
+        report_(report),
+        log_(log) {
     report_.flop += work.flop;
     report_.sfu_ops += work.sfu_ops;
     report_.instructions += work.instructions;
@@ -88,6 +91,7 @@ class SectionTimer {
           }
           moved = true;
           retire(c, u, i, begin, begin + instruction.cycles, spec_.lx_latency_cycles);
+          if (log_) log_->add(event_of(core, instruction, begin, begin + instruction.cycles));
         }
       }
     }
@@ -132,13 +136,42 @@ class SectionTimer {
     memory_.start(number, time, std::max(work, 1e-3), shortest, cores);
   }
 
-  void count_bytes(const Request& request) {
+  static spyre_event event_of(size_t core, const Instruction& instruction, double begin,
+                              double end) {
+    spyre_event event{};
+    event.begin = begin;
+    event.end = end;
+    event.node = static_cast<int32_t>(instruction.node);
+    event.core = static_cast<int32_t>(core);
+    event.unit = instruction.unit;
+    return event;
+  }
+
+  void log_copy(const Request& request, size_t core, const Instruction& copy, double end) {
+    spyre_event event = event_of(core, copy, request.began, end);
+    const auto bytes = static_cast<uint64_t>(request.traffic.bytes);
+    const auto [reads, writes] = directions(request);
+    const bool first = static_cast<size_t>(request.members.front().first) == core;
+    event.read_bytes = first ? reads : 0;
+    event.write_bytes = first ? writes : 0;
+    event.ring_bytes = first ? 0 : bytes;
+    log_->add(event);
+  }
+
+  // Bytes that a request reads and writes.
+  static std::pair<uint64_t, uint64_t> directions(const Request& request) {
     const auto bytes = static_cast<uint64_t>(request.traffic.bytes);
     // An adding store counts its bytes twice, once for each direction.
     const uint64_t each = request.reads && request.writes ? bytes / 2 : bytes;
-    if (request.reads) read_bytes_ += each;
-    if (request.writes) write_bytes_ += each;
-    report_.ring_bytes += bytes * (request.members.size() - 1);
+    return {request.reads ? each : 0, request.writes ? each : 0};
+  }
+
+  void count_bytes(const Request& request) {
+    const auto [reads, writes] = directions(request);
+    read_bytes_ += reads;
+    write_bytes_ += writes;
+    report_.ring_bytes +=
+        static_cast<uint64_t>(request.traffic.bytes) * (request.members.size() - 1);
   }
 
   // Cycles that the last request adds by mixing reads and writes in this section.
@@ -160,6 +193,7 @@ class SectionTimer {
       // A store has read its LX bytes when it ends; only the barrier waits for device memory.
       retire(c, unit, i, request.began, time, unit == kLoadUnit ? latency : 0);
       c.end = std::max(c.end, time + latency);
+      if (log_) log_copy(request, static_cast<size_t>(core), c.instructions[i], time);
     }
     for (const auto& member : request.members) advance(static_cast<size_t>(member.first));
   }
@@ -202,6 +236,7 @@ class SectionTimer {
   const Section& section_;
   const Spec& spec_;
   spyre_report& report_;
+  EventLog* log_;  // null: nobody asks
 
   DeviceMemory memory_;
   std::priority_queue<Arrival, std::vector<Arrival>, std::greater<Arrival>> arrivals_;
@@ -230,7 +265,8 @@ double bound_p(const spyre_report& report, const Spec& spec) {
 
 }  // namespace
 
-spyre_report time_program(const Program& program, const Spec& spec, const int64_t* slots) {
+spyre_report time_program(const Program& program, const Spec& spec, const int64_t* slots,
+                          EventLog* log) {
   const std::vector<int64_t> block = placeless(program, spec, slots);
   spyre_report report{};
   report.lx_peak = static_cast<uint64_t>(program.lx_peak);
@@ -241,7 +277,8 @@ spyre_report time_program(const Program& program, const Spec& spec, const int64_
     if (!first) cycles += std::floor(spec.cores / 2) * spec.ring_hop_cycles;
     first = false;
     SectionWork work = unrolled(program, section, spec, block.data());
-    cycles += SectionTimer(std::move(work), section, spec, report).run();
+    if (log) log->enter(static_cast<int32_t>(&section - program.sections.data()), cycles);
+    cycles += SectionTimer(std::move(work), section, spec, report, log).run();
   }
   const double bound = bound_p(report, spec);
   if (bound > cycles * (1 + 1e-9) + 1e-6) broken("faster than bound P");

@@ -104,7 +104,7 @@ class Unroller {
       const Work work = work_of(*pt, ranges, spec_);
       work_.flop += work.ops;
       work_.cores[core].least_pt += work.least;
-      const int32_t i = append(core, kPtUnit, work.cycles, -1);
+      const int32_t i = append(core, kPtUnit, node, work.cycles, -1);
       read(core, i, pt->a);
       read(core, i, pt->b);
       write(core, i, pt->c, trip);
@@ -113,7 +113,7 @@ class Unroller {
       const Work work = work_of(vec, ranges, slots_, spec_);
       work_.sfu_ops += work.ops;
       work_.cores[core].least_sfu += work.least;
-      const int32_t i = append(core, kSfuUnit, work.cycles, -1);
+      const int32_t i = append(core, kSfuUnit, node, work.cycles, -1);
       for (const Place& input : vec.inputs) read(core, i, input);
       for (const VecOut& out : vec.outputs) write(core, i, out.place, trip);
     }
@@ -123,7 +123,7 @@ class Unroller {
                 int64_t trip, int64_t occurrence) {
     const int32_t request = request_of(node, copy, ranges, core, occurrence);
     const Unit unit = copy.is_load() ? kLoadUnit : kStoreUnit;
-    const int32_t i = append(core, unit, 0, request);
+    const int32_t i = append(core, unit, node, 0, request);
     work_.requests[static_cast<size_t>(request)].members.emplace_back(core, i);
     for (const Indirect& indirect : copy.indirect) read(core, i, indirect.place);
     if (copy.is_load()) {
@@ -133,7 +133,7 @@ class Unroller {
     }
   }
 
-  int32_t append(int core, Unit unit, double cycles, int32_t request) {
+  int32_t append(int core, Unit unit, const Node& node, double cycles, int32_t request) {
     Core& c = work_.cores[static_cast<size_t>(core)];
     const auto i = static_cast<int32_t>(c.instructions.size());
     Instruction instruction{};
@@ -141,6 +141,7 @@ class Unroller {
     instruction.request = request;
     instruction.waiters = -1;
     instruction.unit = unit;
+    instruction.node = static_cast<uint32_t>(node.id);
     c.instructions.push_back(instruction);
     c.order[unit].push_back(i);
     return i;

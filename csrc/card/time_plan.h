@@ -20,7 +20,8 @@ struct Instruction {
   int32_t request;  // copies
   int32_t pending = 0;
   int32_t waiters = -1;
-  Unit unit;
+  Unit unit : 4;
+  uint32_t node : 28;  // its number in the section
 };
 
 struct Edge {

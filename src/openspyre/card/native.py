@@ -25,6 +25,9 @@ from functools import cache, reduce
 from operator import or_
 from pathlib import Path
 from types import TracebackType
+from typing import Any
+
+import numpy as np
 
 from openspyre.errors import BrokenInvariant, CardError, InvalidProgram, SpyreError
 from openspyre.ir.binary import encode
@@ -87,6 +90,21 @@ class Report:
     instructions: int
 
 
+UNITS = ("load", "store", "pt", "sfu")
+EVENT = np.dtype(
+    [
+        *((name, np.float64) for name in ("begin", "end")),
+        *((name, np.uint64) for name in ("read_bytes", "write_bytes", "ring_bytes")),
+        *((name, np.int32) for name in ("section", "node", "core", "unit")),
+    ]
+)
+"""One executed instruction (spyre_event in csrc/card/card.h): begin and end in cycles from the
+launch's start; of a request that several cores share, one event has the device memory's bytes and
+the others those of the ring; `unit` is a position in UNITS."""
+Events = np.ndarray[Any, np.dtype[np.void]]
+"""Events of a launch: an array of EVENT."""
+
+
 class _Error(ctypes.Structure):
     _fields_ = [("text", ctypes.c_char * 1024)]
 
@@ -131,6 +149,10 @@ def _signatures() -> dict[str, tuple[object, list[object]]]:
         ),
         "spyre_program_run": (c_int, [c_void_p, c_uint64, error]),
         "spyre_program_time": (c_int, [c_void_p, words, POINTER(_Report), error]),
+        "spyre_program_trace": (
+            c_int,
+            [c_void_p, words, c_void_p, c_size_t, POINTER(_Report), error],
+        ),
         "spyre_program_check": (c_int, [c_void_p, words, POINTER(_Span), c_size_t, error]),
         "spyre_isa": (c_char_p, []),
         "spyre_op_name": (c_char_p, [c_int]),
@@ -371,6 +393,17 @@ class SoftwareCard:
         code = library().spyre_program_time(program.handle, words, byref(report), byref(error))
         _check(code, error)
         return Report(**{f.name: int(getattr(report, f.name)) for f in fields(Report)})
+
+    def trace(self, program: LoadedProgram, block: bytes) -> tuple[Report, Events]:
+        """What `time` says, and every instruction with the times at which it ran."""
+        events = np.zeros(self.time(program, block).instructions, EVENT)
+        words = (c_int64 * max(len(block) // 8, 1)).from_buffer_copy(block or bytes(8))
+        report, error = _Report(), _Error()
+        code = library().spyre_program_trace(
+            program.handle, words, events.ctypes.data, len(events), byref(report), byref(error)
+        )
+        _check(code, error)
+        return Report(**{f.name: int(getattr(report, f.name)) for f in fields(Report)}), events
 
     def check(self, program: LoadedProgram, block: bytes, spans: Sequence[tuple[int, int]]) -> None:
         """Prove that a program is right for the sizes in a symbol block. Computes no values.
