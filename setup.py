@@ -75,11 +75,12 @@ NATIVE = os.environ.get("OPENSPYRE_BUILD_NATIVE", "on") != "off"
 setup(
     package_dir={"": "src"},
     packages=find_packages("src"),
-    package_data={"openspyre": ["py.typed"]},
+    package_data={"openspyre": ["py.typed"], "openspyre.tools": ["page.css", "page.js"]},
     ext_modules=[
         CppExtension(
             "openspyre._C",
             sorted(str(p.relative_to(ROOT)) for p in (ROOT / "csrc" / "device").glob("*.cpp")),
+            include_dirs=[str(Path(torch.__file__).parent / "include" / "kineto")],
             libraries=["spyre_card"],
             extra_compile_args=FLAGS,
             extra_link_args=["-Wl,-rpath,$ORIGIN/lib"],

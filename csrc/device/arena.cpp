@@ -9,6 +9,8 @@
 #include <sstream>
 #include <string>
 
+#include "state.h"
+
 namespace openspyre {
 namespace {
 
@@ -118,13 +120,17 @@ uint64_t Arena::allocate(size_t requested, c10::StreamId stream, bool for_tensor
   block->second.requested = requested;
   block->second.for_tensor = for_tensor;
   poison(card_.index, stream, block->first, block->second.bytes);
-  if (!for_tensor) return block->first;
+  if (!for_tensor) {
+    publish();
+    return block->first;
+  }
   const bool pool = block->second.small;
   add(stats_.allocation, pool, 1);
   add(stats_.active, pool, 1);
   add(stats_.allocated_bytes, pool, block->second.bytes);
   add(stats_.active_bytes, pool, block->second.bytes);
   add(stats_.requested_bytes, pool, requested);
+  publish();
   return block->first;
 }
 
@@ -138,6 +144,7 @@ size_t Arena::free(uint64_t address) {
     subtract(stats_.allocation, pool, 1);
     subtract(stats_.allocated_bytes, pool, block->second.bytes);
     subtract(stats_.requested_bytes, pool, requested);
+    publish();
   }
   if (block->second.users.empty()) {
     reuse(block);
@@ -199,6 +206,15 @@ void Arena::empty_cache() {
   Lock lock(mutex_);
   drain(lock);
   release_free_segments();
+}
+
+void Arena::publish() {
+  CardState& shown = card_state(card_.index);
+  const auto store = [](std::atomic<uint64_t>& at, const StatArray& stat) {
+    at.store(static_cast<uint64_t>(stat[0].current), std::memory_order_relaxed);
+  };
+  store(shown.allocated, stats_.allocated_bytes);
+  store(shown.reserved, stats_.reserved_bytes);
 }
 
 DeviceStats Arena::stats() {
@@ -352,6 +368,7 @@ void Arena::release_free_segments() {
     subtract(stats_.reserved_bytes, size.small, size.bytes);
     segment = segments_.erase(segment);
   }
+  publish();
 }
 
 // Whether a free block shares its segment: it cannot be given back then.

@@ -83,6 +83,7 @@ class Arena {
   bool is_split(const Blocks::value_type& block) const;
   void index_free(Blocks::iterator block);
   void unindex_free(Blocks::iterator block);
+  void publish();  // to `spyre smi`
   [[noreturn]] void fail(size_t bytes);
 
   Card& card_;

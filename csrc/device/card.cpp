@@ -10,6 +10,8 @@
 #include <mutex>
 #include <thread>
 
+#include "state.h"
+
 namespace openspyre {
 namespace {
 
@@ -48,6 +50,8 @@ std::unique_ptr<Card> open(int index) {
   TORCH_CHECK(code == SPYRE_OK, "spyre:", index, ": the card does not open: ", error.text);
   card->base = spyre_card_memory_base(card->handle);
   card->size = spyre_card_memory_size(card->handle);
+  publish_state(chosen.run);
+  card_state(index).memory = card->size;
   return card;
 }
 

@@ -19,6 +19,7 @@ struct Settings {
   unsigned debug = 0;              // SPYRE_DEBUG_*
   std::vector<std::string> names;  // the numbers of the CardSpec
   std::vector<double> values;
+  std::string run;  // folder for the state of this process (state.h)
 };
 
 void configure(Settings settings);

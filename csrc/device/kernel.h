@@ -11,6 +11,10 @@ namespace openspyre {
 // card runs; returns false with a Python error set on failure.
 bool launch(PyObject* kernel, const Binding& binding, int device);
 
+// Calls a Python callable before and after every launch, with the kernel, the variant's position,
+// (addresses, sizes, scalars), and whether it is after; None: nobody. Needs the GIL.
+void watch_launches(PyObject* callable);
+
 // Adds the type to the module. Returns false with a Python error set on failure.
 bool add_kernel_type(PyObject* module);
 

@@ -10,6 +10,7 @@
 
 #include "memory.h"
 #include "slots.h"
+#include "state.h"
 
 namespace openspyre {
 namespace {
@@ -26,6 +27,7 @@ class Launch final : public Work {
     work.slot_ = slot;
     work.engine = Engine::Compute;
     work.picoseconds = record.picoseconds;
+    work.subject = record.number;
     return work;
   }
 
@@ -36,6 +38,9 @@ class Launch final : public Work {
         std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
     record_->nanoseconds += spent;
     record_->last = spent;
+    CardState& shown = card_state(program_->device());
+    shown.busy.fetch_add(static_cast<uint64_t>(spent), std::memory_order_relaxed);
+    shown.launches.fetch_add(1, std::memory_order_relaxed);
     return code;
   }
   const std::string& name() const override { return variant_->name(); }
@@ -121,6 +126,11 @@ spyre_report Resident::time(const Sizes& sizes, size_t address_count, size_t sca
 
 c10::DataPtr Resident::pool() const {
   return allocate_for_programs(device_, spyre_program_pool_bytes(program_));
+}
+
+uint64_t Record::next_number() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
 }
 
 Variant::Variant(std::string name, std::string bytes, Sizes low, Sizes high)

@@ -50,14 +50,18 @@ class Resident {
 
 // All launches with the same sizes.
 struct Record {
-  explicit Record(Sizes of) : sizes(std::move(of)) {}
+  explicit Record(Sizes of) : number(next_number()), sizes(std::move(of)) {}
 
+  const uint64_t number;  // of this process, from 1
   const Sizes sizes;
   uint64_t launches = 0;
   std::atomic<int64_t> nanoseconds{0};  // of the host, inside run
   std::atomic<int64_t> last{0};         // of them, the last launch's
   std::optional<spyre_report> report;
   int64_t picoseconds = 0;  // of the card, once there is a report
+
+ private:
+  static uint64_t next_number();
 };
 
 // The program for a class of sizes. Launches in flight keep it alive.

@@ -19,6 +19,7 @@
 #include "python.h"
 #include "queue.h"
 #include "runtime.h"
+#include "spans.h"
 
 namespace openspyre {
 namespace {
@@ -34,16 +35,18 @@ bool read_number(PyObject* key, PyObject* value, Settings& into) {
 
 PyObject* py_configure(PyObject*, PyObject* args, PyObject* kwargs) {
   HANDLE_TH_ERRORS
-  static const char* names[] = {"devices", "memory", "threads", "card", "debug", nullptr};
+  static const char* names[] = {"devices", "memory", "threads", "card", "debug", "run", nullptr};
+  const char* run = "";
   Settings chosen;
   unsigned long long memory = 0;
   PyObject* numbers = nullptr;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$iKiO!I", const_cast<char**>(names),
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$iKiO!Is", const_cast<char**>(names),
                                    &chosen.devices, &memory, &chosen.threads, &PyDict_Type,
-                                   &numbers, &chosen.debug))
+                                   &numbers, &chosen.debug, &run))
     return nullptr;
   TORCH_CHECK_TYPE(numbers, "configure() needs the numbers of a card");
   chosen.memory = memory;
+  chosen.run = run;
   PyObject *key, *value;
   for (Py_ssize_t position = 0; PyDict_Next(numbers, &position, &key, &value);)
     if (!read_number(key, value, chosen)) return nullptr;
@@ -113,6 +116,51 @@ PyObject* py_let_go(PyObject*, PyObject* arg) {
   if (!mark) return nullptr;
   let_go(*mark);
   Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+// --- what tools look at -------------------------------------------------------------------------
+
+PyObject* py_start_spans(PyObject*, PyObject*) { return PyLong_FromSize_t(start_recording()); }
+
+PyObject* py_stop_spans(PyObject*, PyObject* arg) {
+  HANDLE_TH_ERRORS
+  const size_t position = PyLong_AsSize_t(arg);
+  if (position == static_cast<size_t>(-1) && PyErr_Occurred()) return nullptr;
+  finish_everything();
+  Owned list(PyList_New(0));
+  for (const Span& span : stop_recording(position)) {
+    const Owned item(Py_BuildValue(
+        "(siiLKLLLL)", span.name.c_str(), span.device, span.engine,
+        static_cast<long long>(span.stream), static_cast<unsigned long long>(span.subject),
+        static_cast<long long>(span.card_start), static_cast<long long>(span.card_end),
+        static_cast<long long>(span.host_start), static_cast<long long>(span.host_end)));
+    if (!list || !item || PyList_Append(list.get(), item.get()) < 0) return nullptr;
+  }
+  return list.release();
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* py_watch_launches(PyObject*, PyObject* arg) {
+  if (arg != Py_None && !PyCallable_Check(arg))
+    return PyErr_Format(PyExc_TypeError, "watch_launches: %R is not callable", arg);
+  watch_launches(arg);
+  Py_RETURN_NONE;
+}
+
+// read_memory(address, count): bytes of device memory, after all that was enqueued.
+PyObject* py_read_memory(PyObject*, PyObject* args) {
+  HANDLE_TH_ERRORS
+  unsigned long long address = 0;
+  Py_ssize_t count = 0;
+  if (!PyArg_ParseTuple(args, "Kn", &address, &count)) return nullptr;
+  const auto* const start = reinterpret_cast<const char*>(address);
+  const bool inside =
+      count >= 0 &&
+      (count == 0 || (device_of(start) >= 0 && device_of(start) == device_of(start + count - 1)));
+  TORCH_CHECK(inside, "spyre: ", count, " bytes at ", address, " do not lie in a card's memory");
+  finish_everything();
+  return PyBytes_FromStringAndSize(start, count);
   END_HANDLE_TH_ERRORS
 }
 
@@ -193,7 +241,8 @@ PyCFunction as_function(F* function) {
 
 PyMethodDef methods[] = {
     {"configure", as_function(py_configure), METH_VARARGS | METH_KEYWORDS,
-     "configure(*, devices, memory, threads, card, debug=0): what the cards are; before their "
+     "configure(*, devices, memory, threads, card, debug=0, run=''): what the cards are; before "
+     "their "
      "first use."},
     {"default_generator", py_default_generator, METH_O, "The default generator of a device."},
     {"default_stream", py_default_stream, METH_O, "The stream that a device starts with."},
@@ -204,6 +253,16 @@ PyMethodDef methods[] = {
      "hold(device): the current stream does nothing more until `let_go` of the result, or its "
      "end."},
     {"let_go", py_let_go, METH_O, "Lets a held stream go on."},
+    {"start_spans", py_start_spans, METH_NOARGS, "Starts to record what cards do; see stop_spans."},
+    {"stop_spans", py_stop_spans, METH_O,
+     "What cards did since the start_spans that gave the argument: [(name, device, engine, stream, "
+     "number of the kernel's record, card start and end in ps, host start and end in ns)]."},
+    {"watch_launches", py_watch_launches, METH_O,
+     "Has a callable called before and after every launch with the kernel, the variant, "
+     "(addresses, "
+     "sizes, scalars) and whether it is after; None ends it."},
+    {"read_memory", py_read_memory, METH_VARARGS,
+     "read_memory(address, count): bytes of device memory, once the cards are idle."},
     {"fallbacks", py_fallbacks, METH_NOARGS, "Calls that ran on the CPU, by op name."},
     {"fallback_reasons", py_fallback_reasons, METH_NOARGS, "Why they did, by op name."},
     {"eager_misses", py_eager_misses, METH_NOARGS,

@@ -1,5 +1,6 @@
 #include "queue.h"
 
+#include <c10/util/ApproximateClock.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "queues.h"
+#include "spans.h"
 
 namespace openspyre {
 
@@ -55,14 +57,15 @@ void Queues::adopt(Stream& stream, Work& work) {
   work.next = nullptr;
   work.issued = work.started = false;
   work.order = ++order_;
+  work.correlation = recording() ? correlation() : 0;
 }
 
 // Card time by order of submission: the host's own time does not count, what it has seen does.
 void Queues::account(Stream& stream, Work& work) {
-  if (work.picoseconds == 0) return;
   Unit& on = unit(work);
-  const int64_t start = std::max({stream.ready, on.free, floor_});
-  stream.ready = on.free = start + work.picoseconds;
+  work.begins = std::max({stream.ready, on.free, floor_});
+  if (work.picoseconds == 0) return;
+  stream.ready = on.free = work.begins + work.picoseconds;
 }
 
 void Queues::push(Stream& stream, Work& work) {
@@ -215,10 +218,27 @@ void Queues::take(Unit& on, Work& work) {
   on.busy = work.started = true;
 }
 
+void Queues::note(const Work& work, int64_t began, int64_t ended) {
+  Span span;
+  span.name = work.name();
+  span.device = work.stream->device;
+  span.engine = static_cast<int>(work.engine);
+  span.stream = work.stream->id;
+  span.subject = work.subject;
+  span.correlation = work.correlation;
+  span.card_start = work.begins;
+  span.card_end = work.begins + work.picoseconds;
+  span.host_start = began;
+  span.host_end = ended;
+  add_span(std::move(span));
+}
+
 void Queues::execute(Lock& lock, Unit& on, Work& work) {
   lock.unlock();
   spyre_error error{};
+  const int64_t began = recording() ? c10::getTime() : 0;
   const int code = work.run(error);
+  if (began) note(work, began, c10::getTime());
   std::shared_ptr<Late> late;
   if (code != SPYRE_OK) {
     late = std::make_shared<Late>();
@@ -296,7 +316,7 @@ void synchronize_device(int device) {
   if (is_open(device)) queues().report_device(device);
 }
 
-bool timing() noexcept { return timed.load(std::memory_order_relaxed); }
+bool timing() noexcept { return timed.load(std::memory_order_relaxed) || recording(); }
 void start_timing() noexcept { timed.store(true, std::memory_order_relaxed); }
 
 }  // namespace openspyre

@@ -57,6 +57,7 @@ class Work {
 
   Engine engine = Engine::Compute;
   int64_t picoseconds = 0;  // card time; only counted once `timing()`
+  uint64_t subject = 0;     // `Record::number` of a launch
 
   // Does it, on any thread, without the GIL. A SPYRE_* code, with the message in `error`.
   virtual int run(spyre_error& error) noexcept = 0;
@@ -71,7 +72,9 @@ class Work {
   Work* next = nullptr;
   Stream* stream = nullptr;
   uint64_t order = 0;
-  bool issued = false;  // in its engine's ready list, or registered with its mark
+  uint64_t correlation = 0;  // see spans.h
+  int64_t begins = 0;        // card time, picoseconds
+  bool issued = false;       // in its engine's ready list, or registered with its mark
   bool started = false;
   MarkPtr mark;
 };
@@ -133,7 +136,7 @@ void synchronize_device(int device);
 
 // --- card time -------------------------------------------------------------------------------
 
-// Whether an event with timing exists: work must say how long it takes from then on.
+// Whether an event with timing exists or spans are recorded: work must say how long it takes.
 bool timing() noexcept;
 void start_timing() noexcept;
 

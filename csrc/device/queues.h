@@ -65,6 +65,7 @@ class Queues {
   Work* best(Unit& unit);
   void take(Unit& unit, Work& work);
   void execute(Lock& lock, Unit& unit, Work& work);
+  static void note(const Work& work, int64_t began, int64_t ended);
   bool help(Lock& lock, Stream& stream);
   void start(Unit& unit, int device, size_t engine);
   void serve(Unit& unit);

@@ -14,6 +14,8 @@ OPENSPYRE_CHECK           off leaves out the proof that a compiled program is ri
 OPENSPYRE_DEBUG           modes in which a wrong program or a use of freed memory shows, with commas
                           between: poison (memory without contents holds NaN or 0xCB), late (copies
                           to and from LX happen as late as is legal); default none
+OPENSPYRE_RUN             folder in which processes show their cards to `spyre smi` (default
+                          openspyre in XDG_RUNTIME_DIR, or in the folder of temporary files)
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from tempfile import gettempdir
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from openspyre.errors import InvalidSetting
 
@@ -54,6 +56,7 @@ class Settings:
     cache_limit: int
     check: bool
     debug: frozenset[str]
+    run: Path
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
@@ -83,6 +86,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         cache_limit=read("CACHE_LIMIT", _bytes, 1 << 30),
         check=read("CHECK", _switch, True),
         debug=read("DEBUG", _debug, frozenset()),
+        run=read("RUN", Path, _default_run(environment)),
     )
 
 
@@ -92,12 +96,25 @@ def settings() -> Settings:
     return read_settings(os.environ)
 
 
+def shown_settings() -> dict[str, Any]:
+    """The settings of this process for JSON, without folders: they say where, not what."""
+    chosen = {f.name: getattr(settings(), f.name) for f in fields(Settings)}
+    plain = {k: tuple(sorted(v)) if isinstance(v, frozenset) else v for k, v in chosen.items()}
+    return {k: v for k, v in plain.items() if not isinstance(v, Path)}
+
+
 def _default_cache(environment: Mapping[str, str]) -> Path:
     home = environment.get("XDG_CACHE_HOME", "")
     try:
         return (Path(home) if home else Path.home() / ".cache") / "openspyre"
     except RuntimeError:  # a container's user without a home
         return Path(gettempdir()) / f"openspyre-{os.getuid()}"
+
+
+def _default_run(environment: Mapping[str, str]) -> Path:
+    if runtime := environment.get("XDG_RUNTIME_DIR", ""):
+        return Path(runtime) / "openspyre"
+    return Path(gettempdir()) / f"openspyre-{os.getuid()}"
 
 
 def _switch(text: str) -> bool:
@@ -113,6 +130,18 @@ def _count(low: int, high: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def byte_count(text: str) -> int:
+    """The bytes that a size means.
+
+    Raises:
+        InvalidSetting: it means nothing.
+    """
+    try:
+        return _bytes(text)
+    except ValueError as error:
+        raise InvalidSetting(f"{text!r} is not a size", why=str(error)) from None
 
 
 def _bytes(text: str) -> int:

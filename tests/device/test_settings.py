@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from openspyre.errors import InvalidSetting
-from openspyre.settings import read_settings
+from openspyre.settings import byte_count, read_settings
 
 
 def test_defaults() -> None:
@@ -19,6 +19,15 @@ def test_defaults() -> None:
     assert chosen.cache == Path("/caches/openspyre")
     assert (chosen.cache_programs, chosen.cache_limit) == (True, 1 << 30)
     assert (chosen.check, chosen.debug) == (True, frozenset())
+    assert chosen.run.name == f"openspyre-{os.getuid()}"
+    assert read_settings({"XDG_RUNTIME_DIR": "/run/me"}).run == Path("/run/me/openspyre")
+    assert read_settings({"OPENSPYRE_RUN": "/here"}).run == Path("/here")
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1GiB", "1"])
+def test_sizes_that_mean_nothing(text: str) -> None:
+    with pytest.raises(InvalidSetting, match="is not a size"):
+        byte_count(text)
 
 
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,6 +134,7 @@ def _register() -> None:
         threads=chosen.threads,
         card=SPYRE_CARD_V1.numbers(),
         debug=debug_mode(chosen.debug).value,
+        run=str(chosen.run),
     )
     extension.set_fallback_mode(chosen.fallback)
     rename_privateuse1_backend(NAME)

@@ -137,7 +137,7 @@ def _snapshot() -> dict[_Key, tuple[int, float]]:
     return {
         (kernel, variant, sizes): (count, seconds)
         for kernel in kernels()
-        for variant, sizes, count, seconds in kernel.records()
+        for variant, sizes, count, seconds, _ in kernel.records()
     }
 
 
