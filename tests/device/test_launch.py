@@ -12,8 +12,9 @@ import torch
 
 from openspyre.errors import InvalidKernel
 from openspyre.runtime import launch
-from openspyre.runtime.launch import load_kernel, size_class
+from openspyre.runtime.launch import load_kernel
 from openspyre.runtime.profiler import profile
+from openspyre.runtime.sizes import size_class
 
 PLUS = """kernel plus
 symbols n

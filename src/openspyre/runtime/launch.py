@@ -12,14 +12,22 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from openspyre._C import Kernel, empty_strided_spyre
+from openspyre.errors import BrokenInvariant, SpyreError
 from openspyre.ir.kernel import Kernel as Region
 from openspyre.ir.kernel import Role
 from openspyre.ir.text import parse_kernel
 from openspyre.runtime.programs import program_bytes
-from openspyre.runtime.strides import stride_symbols
+from openspyre.runtime.sizes import limits_of
 from openspyre.spec import SPYRE_CARD_V1
 
-__all__ = ["Kernel", "empty_strided_spyre", "kernels", "load_kernel", "size_class"]
+__all__ = [
+    "Kernel",
+    "empty_strided_spyre",
+    "kernel_texts",
+    "kernels",
+    "load_kernel",
+    "refused_sizes",
+]
 
 _lock = threading.Lock()
 _loaded: dict[str, tuple[Kernel, _Programs]] = {}
@@ -55,19 +63,17 @@ def kernels() -> Iterator[Kernel]:
     yield from loaded
 
 
-def size_class(size: int) -> tuple[int, int]:
-    """The inclusive range of sizes that share a program with `size`.
+def kernel_texts() -> Iterator[tuple[str, Kernel]]:
+    """The text of every kernel that this process has loaded, and the kernel."""
+    with _lock:
+        loaded = tuple((text, kernel) for text, (kernel, _) in _loaded.items())
+    yield from loaded
 
-    >>> [size_class(n) for n in (0, 1, 2, 3, 100)]
-    [(0, 0), (1, 1), (2, 2), (3, 4), (65, 128)]
-    """
-    if size < 0:
-        low, high = size_class(-size)
-        return -high, -low
-    if size < 2:
-        return size, size
-    high = 1 << (size - 1).bit_length()
-    return high // 2 + 1, high
+
+def refused_sizes(text: str) -> tuple[tuple[int, ...], ...]:
+    """Sizes for which a loaded kernel did not compile."""
+    with _lock:
+        return tuple(_loaded[text][1].refused)
 
 
 Variant = tuple[bytes, tuple[int, ...], tuple[int, ...]]
@@ -78,14 +84,22 @@ class _Programs:
 
     def __init__(self, region: Region) -> None:
         self.region = region
+        self.refused: list[tuple[int, ...]] = []
         self._prepared: dict[tuple[int, ...], Variant] = {}
 
     def prepare(self, sizes: tuple[int, ...]) -> None:
         """Compile now what the next call with `sizes` will ask for."""
-        self._prepared[sizes] = _variant(self.region, sizes)
+        self._prepared[sizes] = self._compiled(sizes)
 
     def __call__(self, sizes: tuple[int, ...]) -> Variant:
-        return self._prepared.pop(sizes, None) or _variant(self.region, sizes)
+        return self._prepared.pop(sizes, None) or self._compiled(sizes)
+
+    def _compiled(self, sizes: tuple[int, ...]) -> Variant:
+        try:
+            return _variant(self.region, sizes)
+        except (SpyreError, BrokenInvariant):
+            self.refused.append(sizes)
+            raise
 
 
 def _callable(region: Region) -> tuple[Kernel, _Programs]:
@@ -97,9 +111,7 @@ def _callable(region: Region) -> tuple[Kernel, _Programs]:
 
 def _variant(region: Region, sizes: tuple[int, ...]) -> Variant:
     """Program bytes for the class of `sizes`, and the class: lowest and highest of every size."""
-    limits = dict(zip(region.symbols, map(size_class, sizes), strict=True))
-    # No decision depends on a stride: one program serves all that the kernel allows.
-    limits |= {s: region.limits[s] for s in stride_symbols(region) if s in region.limits}
+    limits = limits_of(region, sizes)
     given = dict(zip(region.symbols, sizes, strict=True))
     program = program_bytes(replace(region, limits=limits), SPYRE_CARD_V1, given)
     low, high = zip(*limits.values(), strict=True) if limits else ((), ())

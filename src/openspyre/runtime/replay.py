@@ -1,0 +1,180 @@
+"""Saved launches again: on a card of its own, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+
+from openspyre.card.native import NO_DEBUG, DebugMode, LoadedProgram, Report, SoftwareCard
+from openspyre.compiler.pipeline import compile_kernel
+from openspyre.errors import BrokenInvariant, SpyreError
+from openspyre.ir.binary import decode, encode
+from openspyre.ir.kernel import Kernel, Role
+from openspyre.ir.text import parse_kernel
+from openspyre.runtime.check import argument_spans, check_program
+from openspyre.runtime.saved import Launch, SavedKernel, Use
+from openspyre.runtime.sizes import limits_of
+from openspyre.spec import CardSpec
+
+_ROOM = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of the launches of a kernel with some sizes.
+
+    Attributes:
+        problem: what is wrong with the program, its compilation or its run; empty if nothing.
+        cycles, recorded_cycles: of one launch now and then; None where there is no program.
+        ran: whether values were computed and compared.
+        differing: bytes of the results that are not what they were.
+        first: where the first of them is.
+        why_not: why it could not run; empty where it ran.
+    """
+
+    kernel: str
+    sizes: tuple[int, ...]
+    problem: str = ""
+    cycles: int | None = None
+    recorded_cycles: int | None = None
+    ran: bool = False
+    differing: int = 0
+    first: str = ""
+    why_not: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the program is right and gives what it gave; another time is no failure."""
+        return not self.problem and not self.differing
+
+
+def replayed(
+    kernel: SavedKernel, card: CardSpec, *, again: bool = False, debug: DebugMode = NO_DEBUG
+) -> Iterator[Outcome]:
+    """What becomes of everything that was kept of a kernel.
+
+    Args:
+        again: compile it with this version's compiler instead of using the saved program.
+        debug: modes of the card for the runs.
+    """
+    region = parse_kernel(kernel.text)
+    for sizes in kernel.refused:
+        yield _refused(kernel, region, sizes, card)
+    launches = {(launch.variant, launch.sizes): launch for launch in kernel.launches}
+    for use in kernel.uses:
+        found = launches.get((use.variant, use.sizes))
+        yield _replayed(kernel, region, use, found, card, again=again, debug=debug)
+
+
+def _refused(
+    kernel: SavedKernel, region: Kernel, sizes: tuple[int, ...], card: CardSpec
+) -> Outcome:
+    outcome = Outcome(kernel.name, sizes, why_not="it did not compile when it was recorded")
+    try:
+        _compiled(region, sizes, card)
+    except (SpyreError, BrokenInvariant) as error:
+        return replace(outcome, problem=str(error))
+    return replace(outcome, why_not="it did not compile when it was recorded; now it does")
+
+
+def _compiled(region: Kernel, sizes: tuple[int, ...], card: CardSpec) -> bytes:
+    return encode(compile_kernel(replace(region, limits=limits_of(region, sizes)), card))
+
+
+def _replayed(
+    kernel: SavedKernel, region: Kernel, use: Use, launch: Launch | None, card: CardSpec, *,
+    again: bool, debug: DebugMode,
+) -> Outcome:  # fmt: skip
+    outcome = Outcome(kernel.name, use.sizes, recorded_cycles=use.report.get("cycles"))
+    sizes = dict(zip(region.symbols, use.sizes, strict=True))
+    why_not = "its memory was not kept" if launch is None else launch.why_not
+    try:
+        saved = kernel.variants[use.variant].program
+        data = _compiled(region, use.sizes, card) if again else saved
+        check_program(decode(data), region, [sizes], card)
+        blocks = () if launch is None else launch.blocks
+        memory = sum(len(b.before) for b in blocks) + 256 * len(blocks)
+        pool = decode(data).pool_bytes
+        with _machine(memory + len(data) + pool + _ROOM, card, debug, data) as (machine, loaded):
+            report = _timed(machine, loaded, decode(data).arguments, use.sizes)
+            outcome = replace(outcome, cycles=report.cycles, why_not=why_not)
+            if launch is None or why_not:
+                return outcome
+            return _compared(outcome, _run(machine, loaded, launch), launch, region, sizes)
+    except (SpyreError, BrokenInvariant, MemoryError) as error:
+        return replace(outcome, problem=str(error), why_not=why_not)
+
+
+@contextmanager
+def _machine(
+    memory: int, card: CardSpec, debug: DebugMode, data: bytes
+) -> Iterator[tuple[SoftwareCard, LoadedProgram]]:
+    with SoftwareCard(memory=memory, spec=card, debug=debug) as machine:
+        loaded = machine.load(machine.store(data), len(data))
+        try:
+            yield machine, loaded
+        finally:
+            machine.unload(loaded)
+
+
+def _timed(
+    machine: SoftwareCard, loaded: LoadedProgram, counts: tuple[int, int, int],
+    sizes: tuple[int, ...],
+) -> Report:  # fmt: skip
+    base = machine.memory_base
+    addresses, scalars = [base] * counts[0], [0.0] * counts[2]
+    return machine.time(loaded, machine.fill(loaded, addresses, sizes, scalars, base))
+
+
+def _run(machine: SoftwareCard, loaded: LoadedProgram, launch: Launch) -> list[bytes]:
+    """The blocks after the launch. They lie as they lay, modulo a stick."""
+    stick = machine.spec.stick_bytes
+    places = []
+    for block in launch.blocks:
+        address = machine.allocate(len(block.before) + block.phase, stick) + block.phase
+        machine.write(address, block.before)
+        places.append(address)
+    addresses = [
+        places[number] + offset if number >= 0 else machine.memory_base
+        for number, offset in launch.arguments
+    ]
+    pool = machine.allocate(loaded.pool_bytes, stick)
+    machine.launch(loaded, addresses, launch.sizes, launch.scalars, pool)
+    blocks = zip(places, launch.blocks, strict=True)
+    return [machine.read(address, len(block.after)) for address, block in blocks]
+
+
+def _compared(
+    outcome: Outcome, after: list[bytes], launch: Launch, region: Kernel, sizes: Mapping[str, int]
+) -> Outcome:
+    differing, first = 0, ""
+    for number, (now, block) in enumerate(zip(after, launch.blocks, strict=True)):
+        if now == block.after:
+            continue
+        places = [n for n, (a, b) in enumerate(zip(now, block.after, strict=True)) if a != b]
+        differing += len(places)
+        first = first or _place(number, places[0], launch, region, sizes)
+    return replace(outcome, ran=True, differing=differing, first=first)
+
+
+def _place(
+    block: int, offset: int, launch: Launch, region: Kernel, sizes: Mapping[str, int]
+) -> str:
+    """A byte of a block in words: the arguments whose elements it may belong to."""
+    tensors = [region.tensors[a] for a in region.arguments]
+    tensors = [tensor for tensor in tensors if tensor.role is not Role.SCALAR]
+    spans = argument_spans(region, sizes)
+    names = [
+        f"byte {offset - origin} of {tensor.name}"
+        for tensor, (number, origin), (low, high) in zip(
+            tensors, launch.arguments, spans, strict=True
+        )
+        if number == block and low <= offset - origin < high
+    ]
+    return " = ".join(names)
+
+
+def as_dict(outcome: Outcome) -> dict[str, object]:
+    """Every field and `ok`, for JSON."""
+    return asdict(outcome) | {"ok": outcome.ok}
