@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from openspyre.runtime.cache import Contents, chosen_cache
 from openspyre.settings import settings
+from openspyre.tools.machine import doctor, info
+from openspyre.tools.replay import replay
+from openspyre.tools.report import capture, explain, report
+from openspyre.tools.scripts import SCRIPT
+from openspyre.tools.smi import smi
 
 app = typer.Typer(
     help="The IBM Spyre dataflow accelerator in software. Not affiliated with IBM.",
@@ -19,67 +22,14 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-
-
 cache_commands = typer.Typer(help="Compiled programs on disk.", no_args_is_help=True)
-app.add_typer(cache_commands, name="cache")
 JSON_OBJECT = typer.Option("--json", help="Print a JSON object.")
 
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that `spyre doctor` looked at."""
-
-    what: str
-    ok: bool
-    detail: str
-
-
-@app.callback()
-def main_options() -> None:
-    """The IBM Spyre dataflow accelerator in software. Not affiliated with IBM."""
-
-
-@app.command()
-def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
-) -> None:
-    """Check that the device works here; exit code 1 if it does not."""
-    findings = list(_findings())
-    if as_json:
-        print(json.dumps([asdict(f) for f in findings], indent=1))
-    else:
-        table = Table("check", "", "detail")
-        for f in findings:
-            table.add_row(f.what, "[green]ok" if f.ok else "[red]no", f.detail)
-        Console().print(table)
-    raise typer.Exit(0 if all(f.ok for f in findings) else 1)
-
-
-def _findings() -> list[Finding]:
-    import torch
-
-    name = torch._C._get_privateuse1_backend_name()
-    found = [
-        Finding(
-            "torch", torch.__version__.startswith("2.13."), f"{torch.__version__}, needs 2.13.*"
-        ),
-        Finding("device name", name == "spyre", f"PrivateUse1 is called {name!r}"),
-    ]
-    if name != "spyre" or not hasattr(torch, "spyre"):
-        hint = "autoload is off: a warning at 'import torch' says why"
-        return [*found, Finding("device", False, hint)]
-    count = torch.spyre.device_count()
-    found.append(Finding("cards", count > 0, f"{count} software card(s)"))
-    if count:
-        x = torch.arange(5, device="spyre")
-        right = torch.equal(x.cpu(), torch.arange(5))
-        free, total = torch.accelerator.get_memory_info()
-        found.append(Finding("copy", right, "values arrive and return"))
-        found.append(
-            Finding("memory", total > 0, f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free")
-        )
-    return found
+for command in (report, capture, explain):
+    app.command(context_settings=SCRIPT)(command)
+for other in (replay, info, smi, doctor):
+    app.command()(other)
+app.add_typer(cache_commands, name="cache")
 
 
 @cache_commands.command()
