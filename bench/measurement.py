@@ -14,12 +14,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One number. `target` is the largest value that is good enough, None where there is none."""
+    """One number. `target` is the largest value that is good enough, None where there is none.
+
+    With `least` the target is the smallest value that is good enough.
+    """
 
     bench: str
     case: str
@@ -27,10 +31,13 @@ class Measurement:
     unit: str
     target: float | None = None
     detail: str = ""
+    least: bool = False
 
     @property
     def ok(self) -> bool:
-        return self.target is None or self.value <= self.target
+        if self.target is None:
+            return True
+        return self.value >= self.target if self.least else self.value <= self.target
 
 
 def seconds(call: Callable[[], object]) -> float:
@@ -52,15 +59,21 @@ def paired(
     )
 
 
-def report(rows: Sequence[Measurement]) -> None:
-    """Prints the rows as a table, or as JSON with --json."""
-    parser = argparse.ArgumentParser(description="Prints measurements of this machine.")
+def options(description: str = "Prints measurements of this machine.") -> argparse.ArgumentParser:
+    """The options that every bench has; a bench may add its own."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", action="store_true", help="print a list of JSON objects")
-    if parser.parse_args().json:
+    return parser
+
+
+def report(rows: Sequence[Measurement], chosen: argparse.Namespace | None = None) -> None:
+    """Prints the rows as a table, or as JSON with --json (parsed here unless `chosen` is given)."""
+    if (chosen or options().parse_args()).json:
         print(json.dumps([{**asdict(row), "ok": row.ok} for row in rows], indent=1))
         return
     table = Table("bench", "case", "value", "unit", "target", "detail")
     for row in rows:
         target = "" if row.target is None else f"{row.target:g} {'ok' if row.ok else 'MISSED'}"
-        table.add_row(row.bench, row.case, f"{row.value:.4g}", row.unit, target, row.detail)
+        case, detail = escape(row.case), escape(row.detail)
+        table.add_row(row.bench, case, f"{row.value:.4g}", row.unit, target, detail)
     Console().print(table)

@@ -7,7 +7,9 @@
 //
 // Multicast. Copies of several cores that load the same bytes, because the address depends on no
 // axis that tells these cores apart, are one request: it starts when all of them are ready (their
-// buffers are free), each fetches a share, and the ring hands it to the others.
+// buffers are free), each fetches a share, and the ring hands it to the others. In the same way
+// copies of several cores that add to the same bytes are one: the sums pass from core to core, each
+// adds its own, and one core stores them.
 //
 // Addresses count only modulo a stick, so times do not depend on where the allocator put things.
 #include <algorithm>
@@ -124,10 +126,13 @@ class SectionTimer {
     const auto cores = static_cast<double>(request.members.size());
     const Traffic& traffic = request.traffic;
     count_bytes(request);
+    const bool folds = request.writes && cores > 1;
     const double slowed =
-        std::max(1.0, power(cores / spec_.multicast_free, spec_.multicast_exponent));
+        folds ? 1.0
+              : std::max(1.0, power(cores / spec_.multicast_free, spec_.multicast_exponent));
     const double work = traffic.server * slowed + turnaround();
-    const double shortest = std::max(traffic.core * slowed / cores, traffic.each);
+    const double shortest = std::max(
+        {traffic.core * slowed / cores, traffic.each, folds ? traffic.fold : 0.0});
     if (work <= 0 && shortest <= 0) {
       complete(number, time);
       return;

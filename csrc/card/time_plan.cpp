@@ -87,6 +87,11 @@ class Unroller {
     }
   }
 
+  bool is_split(const std::vector<int>& axes) const {
+    return std::any_of(axes.begin(), axes.end(),
+                       [this](int axis) { return section_.axes[axis].parts > 1; });
+  }
+
   void step() {
     if (++steps_ > kMaxSteps) {
       throw Failure(SPYRE_STOPPED,
@@ -101,7 +106,7 @@ class Unroller {
     if (const auto* copy = std::get_if<Copy>(&node.form)) {
       add_copy(node, *copy, ranges, core, trip, occurrence);
     } else if (const auto* pt = std::get_if<Pt>(&node.form)) {
-      const Work work = work_of(*pt, ranges, spec_);
+      const Work work = work_of(*pt, ranges, is_split(pt->k), spec_);
       work_.flop += work.ops;
       work_.cores[core].least_pt += work.least;
       const int32_t i = append(core, kPtUnit, node, work.cycles, -1);
@@ -195,8 +200,9 @@ class Unroller {
   int32_t request_of(const Node& node, const Copy& copy, const std::vector<AxisRange>& ranges,
                      int core, int64_t occurrence) {
     const auto fresh = static_cast<int32_t>(work_.requests.size());
-    const int64_t group = copy.is_load() && copy.indirect.empty() ? group_of(copy, core) : core;
-    if (copy.is_load()) {
+    // Loads of the same bytes, and adding stores to the same bytes: their sums meet on the ring.
+    if (copy.indirect.empty() && (copy.is_load() || copy.add)) {
+      const int64_t group = group_of(copy, core);
       const auto [found, is_new] = shared_.try_emplace({node.id, group, occurrence}, fresh);
       if (!is_new) {
         widen(work_.requests[found->second].traffic, copy, ranges);
@@ -216,7 +222,7 @@ class Unroller {
     traffic.each = std::max(traffic.each, traffic_of(copy, ranges, slots_, spec_).each);
   }
 
-  // Cores with one number load the same bytes: they agree on every split axis that the device
+  // Cores with one number touch the same bytes: they agree on every split axis that the device
   // place or a bound depends on.
   int64_t group_of(const Copy& copy, int core) const {
     int64_t group = 0;

@@ -173,6 +173,7 @@ Traffic traffic_of(const Copy& copy, const std::vector<AxisRange>& ranges, const
   const double clock = spec.clock_ghz;
   Traffic traffic;
   traffic.each = static_cast<double>(in_lx * element) / port_bytes(spec);
+  traffic.fold = static_cast<double>(in_lx) / spec.psum_rate * clock;
   if (elements == 0) return traffic;
   const Runs runs =
       runs_of(axes, element, phase, copy, slots, static_cast<int64_t>(spec.stick_bytes));
@@ -188,7 +189,7 @@ Traffic traffic_of(const Copy& copy, const std::vector<AxisRange>& ranges, const
   return traffic;
 }
 
-Work work_of(const Pt& pt, const std::vector<AxisRange>& ranges, const Spec& spec) {
+Work work_of(const Pt& pt, const std::vector<AxisRange>& ranges, bool split_k, const Spec& spec) {
   const int64_t element = bytes_of(pt.a.dtype);
   const auto lanes = static_cast<int64_t>(spec.stick_bytes) / element;
   auto padded = [&](const std::vector<int>& axes) {
@@ -216,7 +217,8 @@ Work work_of(const Pt& pt, const std::vector<AxisRange>& ranges, const Spec& spe
   const double in = static_cast<double>(product(product(batch, k), rows + n) * element);
   const double out = static_cast<double>(product(product(batch, rows), n) * bytes_of(pt.c.dtype));
   const double ports = std::max(in, out) / port_bytes(spec);
-  const double compute = columns * streamed / (rate * spec.pt_sustain);
+  const double corelets = split_k ? spec.ksplit_corelets / spec.corelets : 1.0;
+  const double compute = columns * streamed / (rate * spec.pt_sustain * corelets);
   work.cycles = std::ceil(std::max({1.0, compute, ports}));
   return work;
 }

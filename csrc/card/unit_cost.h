@@ -11,6 +11,7 @@ struct Traffic {
   double server = 0;  // cycles the memory is occupied: bandwidth, and the floor per request
   double core = 0;    // shortest time on one core that fetches (or stores) it alone
   double each = 0;    // shortest time on a core however many share the data
+  double fold = 0;    // shortest time of cores that add their sums into one before it is stored
 };
 Traffic traffic_of(const Copy& copy, const std::vector<AxisRange>& ranges, const int64_t* slots,
                    const Spec& spec);
@@ -21,7 +22,8 @@ struct Work {
   double least = 0;  // at the unit's peak rate
   uint64_t ops = 0;  // FLOP of PT (2 per multiply-add), scalar ops of SFU
 };
-Work work_of(const Pt& pt, const std::vector<AxisRange>& ranges, const Spec& spec);
+// `split_k`: other cores work on the same sums, which takes corelets away from multiplying.
+Work work_of(const Pt& pt, const std::vector<AxisRange>& ranges, bool split_k, const Spec& spec);
 Work work_of(const Vec& vec, const std::vector<AxisRange>& ranges, const int64_t* slots,
              const Spec& spec);
 

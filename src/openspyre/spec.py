@@ -37,6 +37,12 @@ class CardSpec:
     )
     pt_sustain_rows: int = _fact(256, "rows at which pt_sustain holds", "I", "see pt_weight_passes")
     pt_f32_rate: float = _fact(0.25, "of the fp16 rate", "G", "no fp32 matmul is documented")
+    ksplit_corelets: int = _fact(
+        1, "corelets that multiply when cores share K", "C", "work-division planner (#2407)"
+    )
+    psum_rate: float = _fact(
+        1e3 / 140, "output elements/ns/core", "C", "planner, June 2026: 1.4e-4 us per element"
+    )
     sfu_lanes: int = _fact(
         64, "fp16 per corelet and cycle", "G", "dataflow-scheduler sample device"
     )
