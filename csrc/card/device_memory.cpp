@@ -4,6 +4,11 @@
 
 namespace spyre {
 
+DeviceMemory::DeviceMemory(const Spec& spec, double cores) {
+  const double many = std::max(spec.dram_few_cores, spec.dram_partitioned_per_core * cores);
+  rate_ = std::min(1.0, std::min(spec.dram_per_core * cores, many) / spec.dram_oneway);
+}
+
 void DeviceMemory::advance(double time) {
   const double passed = time - now_;
   if (passed > 0) {
@@ -16,7 +21,7 @@ void DeviceMemory::advance(double time) {
 void DeviceMemory::share() {
   if (!stale_) return;
   stale_ = false;
-  double free = 1, weight = 0;
+  double free = rate_, weight = 0;
   for (Active& a : active_) {
     a.rate = -1;
     weight += a.weight;

@@ -2,12 +2,14 @@
 //
 // Every request has an amount of work (cycles of the whole memory) and a shortest duration (what
 // its cores can take in). Rates are max-min fair by number of cores: nobody runs above its own
-// limit, what it leaves is shared by the others. So 32 cores that stream together get the whole
-// bandwidth, one core alone gets its own port's.
+// limit, what it leaves is shared by the others. Work divided over few cores draws a part of the
+// rate: 32 cores that stream together get the whole bandwidth, one core alone gets its own port's.
 #pragma once
 
 #include <cstddef>
 #include <vector>
+
+#include "spec.h"
 
 namespace spyre {
 
@@ -17,7 +19,10 @@ class DeviceMemory {
   double now() const { return now_; }
   bool idle() const { return active_.empty(); }
 
-  // Starts a request at `time` >= now().
+  // For a section whose work is divided over so many cores.
+  DeviceMemory(const Spec& spec, double cores);
+
+  // Starts a request of `cores` cores at `time` >= now().
   void start(int request, double time, double work, double shortest, double cores);
   // When the next request finishes, if no other starts before. Not for an idle server.
   double next_finish();
@@ -36,6 +41,7 @@ class DeviceMemory {
   void advance(double time);
   void share();
 
+  double rate_;  // part of the whole memory's rate that the section's cores can draw
   std::vector<Active> active_;
   double now_ = 0;
   bool stale_ = false;  // rates must be shared out again

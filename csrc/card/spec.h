@@ -14,7 +14,8 @@ namespace spyre {
   X(pt_f32_rate) X(ksplit_corelets) X(psum_rate) X(sfu_lanes) X(sfu_reduce_rate) X(sfu_transcendental_rate) X(lx_bytes)         \
   X(lx_usable) X(lx_granule) X(lx_bytes_per_cycle) X(lx_latency_cycles)                         \
   X(ring_bytes_per_cycle) X(ring_hop_cycles) X(multicast_free) X(multicast_exponent)            \
-  X(dram_peak) X(dram_oneway) X(dram_turnaround) X(dram_partitioned_per_core)                   \
+  X(dram_peak) X(dram_oneway) X(dram_turnaround) X(dram_per_core) X(dram_few_cores)             \
+  X(dram_partitioned_per_core)                                                                  \
   X(dram_latency_ns) X(dram_burst) X(dram_request_ns) X(transpose_rate) X(memory_bytes)         \
   X(stick_bytes) X(host_link) X(launch_host_us)
 // clang-format on

@@ -39,7 +39,8 @@ class SectionTimer {
         section_(section),
         spec_(spec),
         report_(report),
-        log_(log) {
+        log_(log),
+        memory_(spec, working(cores_)) {
     report_.flop += work.flop;
     report_.sfu_ops += work.sfu_ops;
     report_.instructions += work.instructions;
@@ -52,6 +53,11 @@ class SectionTimer {
   }
 
  private:
+  static double working(const std::vector<Core>& cores) {
+    return static_cast<double>(std::count_if(
+        cores.begin(), cores.end(), [](const Core& c) { return !c.instructions.empty(); }));
+  }
+
   // --- simulation ---
 
   struct Arrival {
@@ -128,11 +134,10 @@ class SectionTimer {
     count_bytes(request);
     const bool folds = request.writes && cores > 1;
     const double slowed =
-        folds ? 1.0
-              : std::max(1.0, power(cores / spec_.multicast_free, spec_.multicast_exponent));
+        folds ? 1.0 : std::max(1.0, power(cores / spec_.multicast_free, spec_.multicast_exponent));
     const double work = traffic.server * slowed + turnaround();
-    const double shortest = std::max(
-        {traffic.core * slowed / cores, traffic.each, folds ? traffic.fold : 0.0});
+    const double shortest =
+        std::max({traffic.core * slowed / cores, traffic.each, folds ? traffic.fold : 0.0});
     if (work <= 0 && shortest <= 0) {
       complete(number, time);
       return;

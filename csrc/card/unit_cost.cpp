@@ -144,6 +144,31 @@ double server_ns(const Runs& runs, const Spec& spec) {
   return static_cast<double>(runs.count) * one;
 }
 
+// Points that fill lanes one after the other: those of the last axis, and of axes before it for as
+// long as every operand goes on where the row before ended.
+int64_t lane_points(const Vec& vec, const std::vector<AxisRange>& ranges, const int64_t* slots) {
+  int64_t row = 1;
+  int last = -1;
+  auto continues = [&](const Place& place, int axis) {
+    return coefficient_of(place, axis, slots) ==
+           static_cast<int64_t>(wrapped_product(row, coefficient_of(place, last, slots)));
+  };
+  for (auto axis = vec.axes.rbegin(); axis != vec.axes.rend(); ++axis) {
+    const int64_t count = ranges[*axis].count();
+    if (count == 1) continue;
+    bool goes_on = true;
+    if (last >= 0) {
+      for (const Place& input : vec.inputs) goes_on &= continues(input, *axis);
+      for (const VecOut& out : vec.outputs) goes_on &= continues(out.place, *axis);
+    } else {
+      last = *axis;
+    }
+    if (!goes_on) break;
+    row = product(row, count);
+  }
+  return std::max<int64_t>(row, 1);
+}
+
 double port_bytes(const Spec& spec) { return spec.lx_bytes_per_cycle * spec.corelets; }
 
 }  // namespace
@@ -180,7 +205,7 @@ Traffic traffic_of(const Copy& copy, const std::vector<AxisRange>& ranges, const
   const int64_t ways = copy.add ? 2 : 1;  // adding reads what it replaces
   traffic.bytes = product(product(runs.count, runs.bytes), ways);
   traffic.server = server_ns(runs, spec) * static_cast<double>(ways) * clock;
-  traffic.core = static_cast<double>(traffic.bytes) / spec.dram_partitioned_per_core * clock;
+  traffic.core = static_cast<double>(traffic.bytes) / spec.dram_per_core * clock;
   if (unit_axis(axes, &Walked::device) != unit_axis(axes, &Walked::lx)) {
     const double transposing =
         static_cast<double>(elements * element) / spec.transpose_rate * clock;
@@ -228,12 +253,16 @@ Work work_of(const Vec& vec, const std::vector<AxisRange>& ranges, const int64_t
   const auto points = static_cast<double>(points_of(vec.axes, ranges));
   const double clock = spec.clock_ghz;
   const double full = spec.sfu_lanes * spec.corelets;  // elements per cycle
+  // An op takes a cycle per group of lanes, on a corelet, however many of them have a point.
+  const auto row = static_cast<double>(lane_points(vec, ranges, slots));
+  const double groups = points == 0 ? 0 : points / row * std::ceil(row / spec.sfu_lanes);
+  const double pass = std::ceil(groups / spec.corelets);
   double ops = 0, cycles = 0;
   for (const VecOp& op : vec.ops) {
     if (op.code < kFirstOp) continue;
     ops += 1;
-    cycles += op_row(op.code)->transcendental ? points / spec.sfu_transcendental_rate * clock
-                                              : points / full;
+    cycles +=
+        op_row(op.code)->transcendental ? points / spec.sfu_transcendental_rate * clock : pass;
   }
   const int lane_axis = vec.axes.empty() ? -1 : vec.axes.back();
   for (const VecOut& out : vec.outputs) {
@@ -241,10 +270,10 @@ Work work_of(const Vec& vec, const std::vector<AxisRange>& ranges, const int64_t
     ops += 1;
     // Across lanes at the rate of a row reduction; over outer axes it is an op like any other.
     const bool across = out.scan || (lane_axis >= 0 && !has_term(out.place, lane_axis));
-    cycles += across ? points / spec.sfu_reduce_rate * clock : points / full;
+    cycles += across ? points / spec.sfu_reduce_rate * clock : pass;
   }
   // A copy without ops still passes through.
-  if (ops == 0) cycles = points / full * static_cast<double>(vec.outputs.size());
+  if (ops == 0) cycles = pass * static_cast<double>(vec.outputs.size());
   auto port_cycles = [&](const Place& place) {
     int64_t count = 1;
     bool strided = false;

@@ -64,7 +64,11 @@ class CardSpec:
     dram_turnaround: float = _fact(
         0.00574, "ns per byte of min(read, write)", "M", "cost model (#3572)"
     )
-    dram_partitioned_per_core: float = _fact(4.69, "B/ns/core", "M", "cost model: M=1 weights")
+    dram_per_core: float = _fact(16.5, "B/ns/core", "M", "cost model: reductions on 1-4 cores")
+    dram_few_cores: float = _fact(81.0, "B/ns", "M", "cost model: reductions on 8 and 16 cores")
+    dram_partitioned_per_core: float = _fact(
+        4.69, "B/ns/core", "M", "cost model: M=1 weights on 22 and 25 cores"
+    )
     dram_latency_ns: float = _fact(200, "ns", "G", "nothing public")
     dram_burst: int = _fact(4096, "B", "C", "32 words of 128 B")
     dram_request_ns: float = _fact(

@@ -10,7 +10,7 @@ from openspyre.card.native import Report
 from openspyre.card.report import times_bound
 from openspyre.errors import BrokenInvariant, CardError
 from openspyre.ir.kernel import DType
-from openspyre.ir.ops import LOAD
+from openspyre.ir.ops import LOAD, TABLE
 from openspyre.ir.program import (
     Axis,
     Bound,
@@ -19,6 +19,7 @@ from openspyre.ir.program import (
     Indirect,
     Origin,
     Program,
+    Pt,
     Section,
     Slot,
     SlotDef,
@@ -62,12 +63,30 @@ def test_a_big_read_reaches_the_one_way_rate() -> None:
     assert 0.95 * SPEC.dram_oneway <= rate <= SPEC.dram_oneway
 
 
-@pytest.mark.parametrize("cores", [1, 2, 8, 22, 25])
+MEASURED_RATES = {1: 16.5, 2: 33, 4: 64.5, 8: 81, 16: 81, 22: 103.2, 25: 117.3, 32: 150}  # B/ns
+
+
+def rate_of(cores: int) -> float:
+    """Law of device memory's rate by cores (card.md 1.3: g(c), and partitioned reads)."""
+    many = max(SPEC.dram_few_cores, SPEC.dram_partitioned_per_core * cores)
+    return min(SPEC.dram_oneway, SPEC.dram_per_core * cores, many)
+
+
+@pytest.mark.parametrize("cores", MEASURED_RATES)
 def test_partitioned_reads_scale_with_cores(cores: int) -> None:
+    assert rate_of(cores) == pytest.approx(MEASURED_RATES[cores], rel=0.03)
     report = timed(loads(4400, 4096, cores))
     rate = report.device_read_bytes / nanoseconds(report)
-    limit = SPEC.dram_partitioned_per_core * cores
-    assert 0.93 * limit <= rate <= limit
+    assert 0.93 * rate_of(cores) <= rate <= rate_of(cores)
+
+
+def test_a_core_that_reads_alone_keeps_to_its_port() -> None:
+    """Of 32 cores one has much more to read: the others are done early."""
+    axes = (Axis("m", 2048 * 31 + 1, 32, 1, 2048), Axis("n", 64))
+    steps = ((0, 128), (1, 2))
+    body = (TileLoop(0, 64, (Copy((0, 1), device(0, steps), local(0, steps)),)),)
+    most = timed(program(1, buffers((64 * 128, 2)), Section("s", axes, body)))
+    assert nanoseconds(most) >= 2048 * 128 / SPEC.dram_per_core
 
 
 def test_reading_and_writing_pay_the_turnaround() -> None:
@@ -195,8 +214,7 @@ def test_multicast_is_free_up_to_eight_then_follows_the_law() -> None:
     size = 1 << 19
     latency = SPEC.dram_latency_ns
     for cores in (1, 2, 4, 8, 16, 32):
-        alone = size / min(SPEC.dram_oneway, SPEC.dram_partitioned_per_core * cores)
-        law = alone * max(1.0, (cores / 8) ** 0.75)
+        law = size / rate_of(cores) * max(1.0, (cores / 8) ** 0.75)
         assert nanoseconds(shared_read(cores)) - latency == pytest.approx(law, rel=0.02), cores
 
 
@@ -209,6 +227,53 @@ def test_uneven_parts_still_meet() -> None:
     report = timed(matmul(72 * 5, 64 * 7, 128, (5, 3), (64, 64, 64)))
     assert report.cores == 15
     assert report.flop == 2 * 72 * 5 * 64 * 7 * 128
+
+
+# --- folding --------------------------------------------------------------------------------
+
+
+def adding(cores: int, *, whole: bool = True) -> Report:
+    """Every core adds f16[256, 256] to the same bytes, or to bytes of its own."""
+    size = 256 * 256 * 2
+    steps = ((1, 512), (2, 2))
+    place, walked = device(0, steps), (1, 2)
+    if not whole:
+        place, walked = device(0, ((0, size), *steps)), (0, 1, 2)
+    body = (Copy(walked, local(0, steps), place, add=True),)
+    axes = (Axis("c", cores, cores), Axis("m", 256), Axis("n", 256))
+    return timed(program(1, buffers((size, 1)), Section("s", axes, body)))
+
+
+def test_sums_of_several_cores_are_stored_once() -> None:
+    one, eight = adding(1), adding(8)
+    assert (eight.device_read_bytes, eight.device_write_bytes) == (1 << 17, 1 << 17)
+    assert (one.device_read_bytes, one.ring_bytes) == (1 << 17, 0)
+    assert eight.ring_bytes > 0
+    apart = adding(8, whole=False)
+    assert (apart.device_write_bytes, apart.ring_bytes) == (8 << 17, 0)
+
+
+def test_folding_takes_its_time_per_output_element() -> None:
+    fast = replace(SPEC, dram_oneway=1e6, dram_few_cores=1e6, dram_per_core=1e5, dram_peak=1e7,
+                   dram_turnaround=1e-9, dram_request_ns=1e-3)  # fmt: skip
+    size = 256 * 256 * 2
+    steps = ((1, 512), (2, 2))
+    body = (Copy((1, 2), local(0, steps), device(0, steps), add=True),)
+    axes = (Axis("c", 4, 4), Axis("m", 256), Axis("n", 256))
+    report = timed(program(1, buffers((size, 1)), Section("s", axes, body)), spec=fast)
+    assert nanoseconds(report) == pytest.approx(65536 / SPEC.psum_rate + SPEC.dram_latency_ns, 0.01)
+
+
+def test_cores_that_share_k_multiply_on_fewer_corelets() -> None:
+    def busy(parts: int) -> float:
+        steps = ((0, 4096), (2, 2)), ((2, 512), (1, 2)), ((0, 1024), (1, 4))
+        a, b, c = (local(n, s, F32 if n == 2 else DType.F16) for n, s in enumerate(steps))
+        axes = (Axis("m", 64), Axis("n", 256), Axis("k", 512 * parts, parts))
+        held = buffers((64 * 4096, 1), (512 * 512, 1), (64 * 1024, 1))
+        body = (Pt((), (0,), (1,), (2,), a, b, c),)
+        return timed(program(0, held, Section("s", axes, body))).pt_busy / parts
+
+    assert busy(2) == pytest.approx(busy(1) * SPEC.corelets / SPEC.ksplit_corelets, rel=0.001)
 
 
 # --- units, tokens, sections ----------------------------------------------------------------
@@ -350,6 +415,24 @@ def test_sfu_takes_a_pass_per_simple_op() -> None:
     points = 64 * 1024
     lanes = SPEC.sfu_lanes * SPEC.corelets
     assert sfu_cycles(["add", "mul", "sub"]) == pytest.approx(3 * points / lanes, rel=0.01)
+
+
+@pytest.mark.parametrize(("lanes", "pitch"), [(8, 128), (64, 256), (65, 256)])
+def test_sfu_takes_a_pass_per_group_of_lanes(lanes: int, pitch: int) -> None:
+    """Rows with gaps between them fill no lanes together; rows side by side do."""
+
+    def busy(pitch: int) -> int:
+        steps = ((0, pitch), (1, 2))
+        add = (VecOp(LOAD, F32, (0,)), VecOp(TABLE["add"].code, F32, (0, 0)))
+        vec = Vec((0, 1), (local(0, steps),), (), add, (VecOut(1, local(1, steps)),))
+        section = Section("s", (Axis("m", 1024), Axis("n", lanes)), (vec,))
+        held = buffers((1024 * pitch, 1), (1024 * pitch, 1))
+        return timed(program(0, held, section)).sfu_busy
+
+    groups = -(-lanes // int(SPEC.sfu_lanes))
+    assert busy(pitch) == 1024 * groups / SPEC.corelets
+    together = -(-1024 * lanes // int(SPEC.sfu_lanes))
+    assert busy(2 * lanes) == -(-together // SPEC.corelets)
 
 
 def test_transcendentals_have_their_own_rate() -> None:

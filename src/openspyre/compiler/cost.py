@@ -16,7 +16,7 @@ from math import prod
 from openspyre.compiler.axes import largest_part
 from openspyre.compiler.bounds import highest
 from openspyre.compiler.groups import Group
-from openspyre.compiler.work import Moved, OpWork, PhaseCost, Works
+from openspyre.compiler.work import Moved, OpWork, PhaseCost, Works, memory_share
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import Kernel, Part
 from openspyre.spec import CardSpec
@@ -94,7 +94,8 @@ def cycles(
         unit = phase.op.matmul is not None
         spans[unit] = (spans.get(unit, (busy - cost.all_busy,))[0], busy)
         read, written = read + cost.read, written + cost.written
-    server += card.dram_turnaround * min(read, written) * card.clock_ghz
+    turning = card.dram_turnaround * min(read, written) * card.clock_ghz
+    server += turning / memory_share(prod(split), card)
     # With two copies of what ops hand on, a unit begins the next trip when it is done with this
     # one: PT works beside SFU but for where they take turns.
     if trips > 1 and prod(tiles) * work.point_bytes < free:
@@ -176,7 +177,7 @@ def _shared(
     cores = prod(split)
     fan = prod(p for a, p in enumerate(split) if a not in axes) if together else 1
     slower = max(1.0, (fan / card.multicast_free) ** card.multicast_exponent)
-    server = moved.server * slower * (cores / fan)
+    server = moved.server * slower * (cores / fan) / memory_share(cores, card)
     return server, max(server, moved.core * slower / fan, moved.each)
 
 

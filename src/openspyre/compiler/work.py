@@ -265,11 +265,17 @@ class OpWork:
         clock = card.clock_ghz
         return Moved(
             runs * request * clock,
-            runs * span / card.dram_partitioned_per_core * clock,
+            runs * span / card.dram_per_core * clock,
             points * flow.element / rate * clock,
             float(runs * span),
             points * flow.element,
         )
+
+
+def memory_share(cores: int, card: CardSpec) -> float:
+    """The part of device memory's rate that work divided over so many cores can draw."""
+    many = max(card.dram_few_cores, card.dram_partitioned_per_core * cores)
+    return min(1.0, min(card.dram_per_core * cores, many) / card.dram_oneway)
 
 
 def _stick_dims(op: Op, kernel: Kernel) -> list[str]:
