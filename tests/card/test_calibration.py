@@ -69,7 +69,7 @@ def test_a_program_for_a_split_multiplies(split: Split) -> None:
 
 
 def test_fitted_splits_meet_their_targets() -> None:
-    """card.md 5; the dot product of what is fitted and the rest is `./dev bench calibration`."""
+    """card.md 5, a little tighter: the parameter set is frozen."""
     rows = read(FITTED)
     assert len(rows) == 96
     with clock() as timer:
