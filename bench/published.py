@@ -1,4 +1,4 @@
-"""Published measurements of card.md 4 beside what the card's clock says (data/published.toml)."""
+"""Published measurements beside what the card's clock says (data/published.toml)."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _times(group: Row, timer: Clock) -> Iterator[Published]:
 def _stream(group: Row, timer: Clock) -> Iterator[Published]:
     passes = [(group["bytes"], group["bytes"])] * group["sections"]
     predicted = timer.us(stream(passes, [("neg",)] * len(passes), group["cores"]))
-    yield Published(f"4.4 {group['case']}", group["us"], predicted, "us", None, "vendor's model")
+    yield Published(f"4.4 {group['case']}", group["us"], predicted, "us", None, group["remark"])
 
 
 def _silent(group: Row, timer: Clock) -> Iterator[Published]:

@@ -66,15 +66,13 @@ class Tiling:
     """How the vendor's compiler cuts a core's part of the output, inferred from measured splits.
 
     Attributes:
-        rows, columns: of a tile where there are enough of both (512 columns: the planner's target,
-            #2407, grade C).
-        points: what a tile with fewer rows (or columns) is widened (or lengthened) to.
-        widest: columns of any tile.
+        points: of a tile, where there are so many.
+        columns: of a tile that has enough rows to make its points.
+        widest: columns of a tile with fewer rows.
     """
 
-    rows: int = 128
-    columns: int = 512
     points: int = 1 << 15
+    columns: int = 256
     widest: int = 1024
 
 
@@ -97,7 +95,7 @@ def tile_of(split: Split, tiling: Tiling = VENDOR, *, one_batch: bool = False) -
     columns = _part(_sticks(split.n), split.split_n)
     fit = tiling.points // (batch * rows) // STICK * STICK
     wide = min(columns * STICK, tiling.widest, max(tiling.columns, fit))
-    most = max(tiling.rows, tiling.points // wide)
+    most = tiling.points // wide
     m = min(rows, most)
     return Tile(min(batch, max(1, most // m)), m, wide // STICK)
 

@@ -21,10 +21,11 @@ _COLUMNS = ("B", "M", "N", "K", "split_b", "split_m", "split_n", "split_k", "mea
 _Row = TypeVar("_Row")
 # Alternatives that a shape left out of the fit is scored with: the best for the other shapes.
 TILINGS = tuple(
-    Tiling(rows, columns, points, 2 * columns)
-    for rows in (64, 128, 256)
-    for columns in (256, 512, 1024)
+    Tiling(points, columns, widest)
     for points in (1 << 14, 1 << 15, 1 << 16)
+    for columns in (64, 128, 256, 512, 1024)
+    for widest in (256, 512, 1024)
+    if columns <= widest
 )
 
 
@@ -67,6 +68,8 @@ def read(path: Path) -> list[Measured]:
             found.append(Measured(split, float(row["measured_us"])))
         except (KeyError, ValueError):
             raise SystemExit(f"{path}: this line is no measurement: {line}") from None
+    if not found:
+        raise SystemExit(f"{path} has no measurements")
     return found
 
 

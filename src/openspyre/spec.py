@@ -2,7 +2,8 @@
 
 Grades: M measured on silicon and published, D public documentation, C constant of a public
 compiler or cost model, I inferred, G a guess (a round number, swept, never tuned).
-`spyre-card-v1` is frozen: another value is another version, with its reason.
+`spyre-card-v1` is frozen, with the scores of docs/decisions/0008.md (`./dev bench calibration`):
+another value is another version, with its reason and the change of every score.
 """
 
 from __future__ import annotations
