@@ -46,8 +46,9 @@ def test_cores_follow_the_work(rows: int, columns: int, cores: int) -> None:
 def test_sticks_are_cut_only_where_cores_would_idle(columns: int, granule: int) -> None:
     division = only_division(planned(ADD.format(1, columns)))
     assert [p.granule for p in division.parts] == [granule]
-    # device memory takes as long for a request of one stick as for one of four
-    assert division.cores > 10
+    # Device memory takes as long for a request of one stick as for one of four, and from 5 cores
+    # to 16 draw the same from it.
+    assert division.cores >= 5
 
 
 def test_rows_that_repeat_are_not_split() -> None:
@@ -64,7 +65,8 @@ op put scatter i0:1000 i1:512
 """)
     )
     assert [p.axis for p in division.parts] == ["i1"]
-    assert division.cores >= 8  # 32 would each add to half a stick of a row, at half the speed
+    # 32 would each add to half a stick of a row; 5 draw as much from device memory as 16
+    assert division.cores >= 5
 
 
 def test_a_scanned_dim_is_not_split() -> None:
