@@ -159,12 +159,11 @@ class SectionTimer {
 
   void log_copy(const Request& request, size_t core, const Instruction& copy, double end) {
     spyre_event event = event_of(core, copy, request.began, end);
-    const auto bytes = static_cast<uint64_t>(request.traffic.bytes);
     const auto [reads, writes] = directions(request);
     const bool first = static_cast<size_t>(request.members.front().first) == core;
     event.read_bytes = first ? reads : 0;
     event.write_bytes = first ? writes : 0;
-    event.ring_bytes = first ? 0 : bytes;
+    event.ring_bytes = first ? 0 : std::max(reads, writes);
     log_->add(event);
   }
 
@@ -180,8 +179,7 @@ class SectionTimer {
     const auto [reads, writes] = directions(request);
     read_bytes_ += reads;
     write_bytes_ += writes;
-    report_.ring_bytes +=
-        static_cast<uint64_t>(request.traffic.bytes) * (request.members.size() - 1);
+    report_.ring_bytes += std::max(reads, writes) * (request.members.size() - 1);
   }
 
   // Cycles that the last request adds by mixing reads and writes in this section.
