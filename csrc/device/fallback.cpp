@@ -2,13 +2,10 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/native/CPUFallback.h>
-#include <ATen/ops/convolution.h>
-#include <ATen/ops/convolution_backward.h>
 #include <torch/library.h>
 
 #include <atomic>
 #include <mutex>
-#include <tuple>
 
 #include "eager.h"
 #include "generator.h"
@@ -126,42 +123,6 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   run_on_cpu(op, stack);
 }
 
-// --- convolution: dispatches by device before a fallback can see it ---------------------------
-
-constexpr char kNoConvolution[] = "the card has no convolution";
-
-Tensor cpu(const Tensor& tensor) { return tensor.defined() ? tensor.cpu() : tensor; }
-
-// Contiguous: graphs expect the strides that the fake kernel gives.
-Tensor back(const Tensor& tensor, c10::Device device) {
-  return tensor.defined() ? tensor.contiguous().to(device) : tensor;
-}
-
-Tensor convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
-                   c10::SymIntArrayRef stride, c10::SymIntArrayRef padding,
-                   c10::SymIntArrayRef dilation, bool transposed,
-                   c10::SymIntArrayRef output_padding, c10::SymInt groups) {
-  note_fallback("aten::convolution_overrideable", kNoConvolution);
-  const std::optional<Tensor> bias_cpu =
-      bias && bias->defined() ? std::optional<Tensor>(bias->cpu()) : std::nullopt;
-  return back(at::convolution_symint(cpu(input), cpu(weight), bias_cpu, stride, padding, dilation,
-                                     transposed, output_padding, groups),
-              input.device());
-}
-
-std::tuple<Tensor, Tensor, Tensor> convolution_backward(
-    const Tensor& gradient, const Tensor& input, const Tensor& weight, c10::SymIntArrayRef stride,
-    c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed,
-    c10::SymIntArrayRef output_padding, c10::SymInt groups, std::array<bool, 3> wanted) {
-  note_fallback("aten::convolution_backward_overrideable", kNoConvolution);
-  const std::vector<c10::SymInt> bias_sizes{gradient.sym_size(1)};
-  const auto [g_input, g_weight, g_bias] = at::convolution_backward_symint(
-      cpu(gradient), cpu(input), cpu(weight), c10::SymIntArrayRef(bias_sizes), stride, padding,
-      dilation, transposed, output_padding, groups, wanted);
-  const auto device = input.device();
-  return {back(g_input, device), back(g_weight, device), back(g_bias, device)};
-}
-
 }  // namespace
 
 void set_fallback_mode(FallbackMode mode) { counts().mode = mode; }
@@ -201,11 +162,6 @@ void note_fallback(const std::string& op, const std::string& why) {
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
-}
-
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("convolution_overrideable", TORCH_FN(convolution));
-  m.impl("convolution_backward_overrideable", TORCH_FN(convolution_backward));
 }
 
 }  // namespace openspyre

@@ -12,8 +12,11 @@ import torch
 from openspyre.frontend import composites
 
 # Inductor settings for graphs that touch the card; the user's own options win over them.
-# Short reductions stay reductions instead of becoming chains of loads and adds.
-PATCH: Mapping[str, Any] = MappingProxyType({"unroll_reductions_threshold": 1})
+# Short reductions stay reductions instead of becoming chains of loads and adds. Convolutions choose
+# the strides of their results themselves.
+PATCH: Mapping[str, Any] = MappingProxyType(
+    {"unroll_reductions_threshold": 1, "layout_optimization": False}
+)
 
 
 @functools.cache

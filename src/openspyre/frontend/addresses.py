@@ -31,7 +31,7 @@ class Placement:
         if any(extent.constant == 0 for extent in self.shape):
             return self
         span, shared = Expr.of(1), False
-        for d in reversed(_walking_order(self)):
+        for d in reversed(_walking_order(self, symbols)):
             extent, stride = self.shape[d], self.strides[d]
             several = symbols.nonnegative(extent - 2)
             shared = shared or (several and symbols.nonnegative(span - 1 - stride))
@@ -185,7 +185,7 @@ def indices(address: Expr, placement: Placement, domain: Domain) -> tuple[tuple[
     the next larger dim where the two lie densely, so the result is right for every address of
     the tensor; the flag is False when an address outside the tensor cannot be excluded.
     """
-    order = _walking_order(placement)
+    order = _walking_order(placement, domain.symbols)
     found = _by_stride(address, placement, order, domain)
     if found is None:
         found = _unflattened(address, placement, order)
@@ -196,7 +196,7 @@ def indices(address: Expr, placement: Placement, domain: Domain) -> tuple[tuple[
     return index, safe
 
 
-def _walking_order(placement: Placement) -> list[int]:
+def _walking_order(placement: Placement, symbols: Symbols) -> list[int]:
     """Dims that move the address, largest stride first."""
     moving = [
         d
@@ -204,12 +204,38 @@ def _walking_order(placement: Placement) -> list[int]:
         if extent.constant != 1 and stride.constant != 0
     ]
 
-    def weight(d: int) -> tuple[int, int]:
-        # Compare symbolic strides by a value with every symbol large; ties keep the outer dim.
-        stride = placement.strides[d]
-        return -stride.evaluate({n: 1009 + 16 * k for k, n in enumerate(sorted(stride.names))}), d
+    # Compare symbolic strides by a value with every symbol large; ties keep the outer dim.
+    values = _possible_sizes([placement.shape[d] for d in moving], placement.strides, symbols)
+    return sorted(moving, key=lambda d: (-placement.strides[d].evaluate(values), d))
 
-    return sorted(moving, key=weight)
+
+def _possible_sizes(
+    extents: Sequence[Expr], strides: Sequence[Expr], symbols: Symbols
+) -> dict[str, int]:
+    """Large values of the symbols, but small ones of those that extents shrink with.
+
+    So the extents of a convolution, `s0 - s1 + 3`, are positive. Where they are not, the values
+    are those that the graph was traced with.
+    """
+    names = frozenset[str]().union(*(e.names for e in (*extents, *strides)))
+    less = frozenset[str]().union(*map(_subtracted, extents))
+    found = {n: (5 if n in less else 1009) + 16 * k for k, n in enumerate(sorted(names))}
+    if less and any(extent.evaluate(found) <= 0 for extent in extents):
+        found.update({n: symbols.traced[n] for n in names & symbols.traced.keys()})
+    return found
+
+
+def _subtracted(extent: Expr) -> frozenset[str]:
+    """Symbols in terms with a negative coefficient, those of divided expressions included."""
+    found = frozenset[str]()
+    for monomial, coefficient in extent.terms:
+        if coefficient < 0:
+            found |= Expr(((monomial, 1),)).names
+            continue
+        for atom in monomial:
+            if isinstance(atom, Binary):
+                found |= _subtracted(atom.left)
+    return found
 
 
 def _by_stride(

@@ -34,12 +34,12 @@ def linear(x: Box, weight: Box, bias: Box | None = None) -> Box:
     *rows, k = x.get_size()
     n = weight.get_size()[0]
 
-    def factors(index: Index, r: Any) -> tuple[Any, Any]:
+    def factors(index: Index, r: Index) -> tuple[Any, Any]:
         *outer, column = index
-        return left([*outer, r]), right([column, r])
+        return left([*outer, *r]), right([column, *r])
 
     dtype = x.get_dtype()
-    product = ours.dot(x.get_device(), dtype, dtype, [*rows, n], k, factors)
+    product = ours.dot(x.get_device(), dtype, dtype, [*rows, n], [k], factors)
     return product if bias is None else lowerings[aten.add](product, bias)
 
 
@@ -96,12 +96,12 @@ def attention(
     def of_group(head: Any) -> Any:
         return head if same_heads else FloorDiv(head, FloorDiv(heads, shared))
 
-    def score_factors(index: Index, r: Any) -> tuple[Any, Any]:
+    def score_factors(index: Index, r: Index) -> tuple[Any, Any]:
         *outer, h, s, t = index
-        return q([*outer, h, s, r]), k([*outer, of_group(h), t, r])
+        return q([*outer, h, s, *r]), k([*outer, of_group(h), t, *r])
 
     whole = [*batch, heads, rows, keys]
-    scores = ours.dot(device, F32, dtype, whole, depth, score_factors)
+    scores = ours.dot(device, F32, dtype, whole, [depth], score_factors)
     score = _masked(scores, mask, causal, scale, whole)
     may_be_empty = mask is not None
     reduced = [*batch, heads, rows, 1]
@@ -137,11 +137,11 @@ def attention(
     weights.realize()
     p = weights.make_loader()
 
-    def output_factors(index: Index, r: Any) -> tuple[Any, Any]:
+    def output_factors(index: Index, r: Index) -> tuple[Any, Any]:
         *outer, h, s, d = index
-        return p([*outer, h, s, r]), v([*outer, of_group(h), r, d])
+        return p([*outer, h, s, *r]), v([*outer, of_group(h), *r, d])
 
-    return ours.dot(device, dtype, dtype, result, keys, output_factors)
+    return ours.dot(device, dtype, dtype, result, [keys], output_factors)
 
 
 def _masked(

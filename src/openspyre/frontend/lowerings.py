@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import sympy
 import torch
@@ -23,6 +23,7 @@ from torch._inductor.virtualized import V, ops
 
 aten, prims = torch.ops.aten, torch.ops.prims
 Box = Any  # Inductor's TensorBox
+Factors = Callable[[Sequence[Any], Sequence[Any]], tuple[Any, Any]]
 
 # Scalar functions outside the op table, scans that are not sums, assertions.
 FALLBACKS = (
@@ -40,13 +41,15 @@ FALLBACKS = (
 @functools.cache
 def register() -> None:
     """Put the lowerings into Inductor's tables; graphs of other devices keep the stock ones."""
-    from openspyre.frontend import composite_nests
+    from openspyre.frontend import composite_nests, convolution
 
     for op, lowering in (
         (aten.mm.default, mm),
         (aten.bmm.default, mm),
         (aten.addmm.default, addmm),
         (aten.baddbmm.default, addmm),
+        (aten.convolution.default, convolution.convolution),
+        (aten.convolution_backward.default, convolution.convolution_backward),
     ):
         user_lowerings[op] = lowering
     for op in _overloads(FALLBACKS):
@@ -85,18 +88,43 @@ def dot(
     dtype: torch.dtype,
     operand_dtype: torch.dtype,
     ranges: Sequence[sympy.Expr],
-    contracted: sympy.Expr,
-    factors: Callable[[Sequence[Any], Any], tuple[Any, Any]],
+    contracted: Sequence[sympy.Expr],
+    factors: Factors,
 ) -> Box:
-    """A buffer of sums of products; `factors(index, r)` gives the two loaded values.
+    """A buffer of sums of products on PT; `factors(index, r)` gives the two loaded values.
 
     Sums are float32 for floats, whatever the operands; the buffer's dtype rounds once.
     """
-    if V.graph.sizevars.statically_known_equals(contracted, 0):
+    return _products(device, dtype, operand_dtype, ranges, contracted, factors, "dot")
+
+
+def weighted_sum(
+    device: torch.device,
+    dtype: torch.dtype,
+    operand_dtype: torch.dtype,
+    ranges: Sequence[sympy.Expr],
+    contracted: Sequence[sympy.Expr],
+    factors: Factors,
+) -> Box:
+    """As `dot`, on SFU: for products that would use one column of PT."""
+    return _products(device, dtype, operand_dtype, ranges, contracted, factors, "sum")
+
+
+def _products(
+    device: torch.device,
+    dtype: torch.dtype,
+    operand_dtype: torch.dtype,
+    ranges: Sequence[sympy.Expr],
+    contracted: Sequence[sympy.Expr],
+    factors: Factors,
+    kind: Literal["dot", "sum"],
+) -> Box:
+    if any(V.graph.sizevars.statically_known_equals(extent, 0) for extent in contracted):
         return lowerings[aten.full](list(ranges), 0, dtype=dtype, device=device)
 
     def inner(index: Sequence[Any], reduced: Sequence[Any]) -> Any:
-        return ops.dot(*factors(index, reduced[0]))
+        left, right = factors(index, reduced)
+        return ops.dot(left, right) if kind == "dot" else ops.mul(left, right)
 
     product: Any = ir.Reduction.create(
         device=device,
@@ -104,8 +132,8 @@ def dot(
         src_dtype=operand_dtype,
         inner_fn=inner,
         ranges=list(ranges),
-        reduction_ranges=[contracted],
-        reduction_type="dot",
+        reduction_ranges=list(contracted),
+        reduction_type=kind,
     )
     product.realize()
     if isinstance(product.data.data.layout, ir.FlexibleLayout):
@@ -123,12 +151,12 @@ def mm(a: Box, b: Box, **options: Any) -> Box:
     b.realize()
     left, right = a.make_loader(), b.make_loader()
 
-    def factors(index: Sequence[Any], r: Any) -> tuple[Any, Any]:
+    def factors(index: Sequence[Any], r: Sequence[Any]) -> tuple[Any, Any]:
         *outer, row, column = index
-        return left([*outer, row, r]), right([*outer, r, column])
+        return left([*outer, row, *r]), right([*outer, *r, column])
 
     dtype = a.get_dtype()
-    return dot(a.get_device(), dtype, dtype, [*batch, m, b.get_size()[-1]], k, factors)
+    return dot(a.get_device(), dtype, dtype, [*batch, m, b.get_size()[-1]], [k], factors)
 
 
 def addmm(

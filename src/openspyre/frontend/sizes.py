@@ -22,7 +22,7 @@ from torch.utils._sympy.functions import (
 )
 
 from openspyre.errors import Unsupported
-from openspyre.ir.index import Expr, ceil_div, combine
+from openspyre.ir.index import Binary, Expr, ceil_div, combine
 
 LARGEST = 2**31 - 1
 
@@ -100,22 +100,30 @@ def size(expr: sympy.Expr | int) -> Expr:
 
 @dataclass
 class Symbols:
-    """The size symbols a kernel uses, with the ranges PyTorch's guards promise."""
+    """The size symbols a kernel uses, with the ranges PyTorch's guards promise.
+
+    Attributes:
+        traced: the values that the graph was traced with, as far as it was.
+    """
 
     limits: dict[str, tuple[int, int]] = field(default_factory=dict)
+    traced: dict[str, int] = field(default_factory=dict)
 
     def note(self, expr: Expr, own: frozenset[str] = frozenset()) -> Expr:
         """Record the symbols of `expr`; names in `own` are dims and lookups, not symbols."""
         for name in sorted(expr.names - own):
             if name not in self.limits:
                 self.limits[name] = _range(name)
+                self.traced.update(_traced(name))
         return expr
 
     def lower(self, expr: Expr) -> int | None:
-        """A proven lower bound of a polynomial over the symbols, or None."""
+        """A proven lower bound of an expression over the symbols, or None."""
         if expr.constant is not None:
             return expr.constant
-        shifted = expr.substitute({n: Expr.var(n) + low for n, (low, _) in self.limits.items()})
+        shifted = _without_floors(expr).substitute(
+            {n: Expr.var(n) + low for n, (low, _) in self.limits.items()}
+        )
         if not shifted.is_polynomial:
             return None
         if all(c >= 0 for m, c in shifted.terms if m):
@@ -127,6 +135,21 @@ class Symbols:
         return bound is not None and bound >= 0
 
 
+def _without_floors(expr: Expr) -> Expr:
+    """A polynomial that is nowhere larger: whole multiples of `e // k` become multiples of `e`."""
+    total = Expr.of(0)
+    for monomial, coefficient in expr.terms:
+        term = Expr(((monomial, coefficient),))
+        match monomial:
+            case (Binary("//", left, right),) if (
+                right.constant and right.constant > 0 and coefficient % right.constant == 0
+            ):
+                numerator = left if coefficient < 0 else left - right + 1
+                term = _without_floors(numerator * (coefficient // right.constant))
+        total = total + term
+    return total
+
+
 def _range(name: str) -> tuple[int, int]:
     """The inclusive range that guards promise for a symbol, within what the card can count."""
     known = V.graph.sizevars.shape_env.var_to_range
@@ -135,6 +158,11 @@ def _range(name: str) -> tuple[int, int]:
     if found is None:
         return low, high
     return max(low, _bound(found.lower, low)), min(high, _bound(found.upper, high))
+
+
+def _traced(name: str) -> dict[str, int]:
+    known = V.graph.sizevars.shape_env.backed_var_to_val
+    return {name: int(value) for symbol, value in known.items() if symbol.name == name}
 
 
 def _bound(value: sympy.Expr, unknown: int) -> int:
