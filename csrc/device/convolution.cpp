@@ -1,5 +1,5 @@
-// Convolution. PyTorch decides by device before a fallback can see it: what it calls for the card is
-// `convolution_overrideable`, which has no other use. The gradients are convolutions themselves.
+// Convolution. PyTorch decides by device before a fallback can see it: what it calls for the card
+// is `convolution_overrideable`, which has no other use. The gradients are convolutions themselves.
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/convolution.h>
@@ -56,8 +56,8 @@ Tensor batch_for_channels(const Tensor& x, int64_t groups) {
   return x.unflatten(1, {groups, x.size(1) / groups}).transpose(0, 2).flatten(1, 2);
 }
 
-// Of the windows that walk over `large`, weighted with `small`. Their stride becomes the distance of
-// the taps and the other way round; places past the last tap are those that no window reached.
+// Of the windows that walk over `large`, weighted with `small`. Their stride becomes the distance
+// of the taps and the other way round; places past the last tap are those that no window reached.
 Tensor weight_gradient(const Tensor& small, const Tensor& large, const Tensor& weight,
                        const Window& window) {
   const std::vector<int64_t> none(window.stride.size(), 0);
@@ -74,18 +74,20 @@ Tensor input_gradient(const Tensor& gradient, const Tensor& x, const Tensor& wei
   std::vector<int64_t> unreached(window.stride.size(), 0);
   for (size_t i = 0; !transposed && i < unreached.size(); ++i) {
     const auto dim = static_cast<int64_t>(i) + 2;
-    unreached[i] = x.size(dim) - ((gradient.size(dim) - 1) * window.stride[i] -
-                                  2 * window.padding[i] +
-                                  window.dilation[i] * (weight.size(dim) - 1) + 1);
+    unreached[i] =
+        x.size(dim) - ((gradient.size(dim) - 1) * window.stride[i] - 2 * window.padding[i] +
+                       window.dilation[i] * (weight.size(dim) - 1) + 1);
   }
   return at::convolution(gradient, weight, std::nullopt, window.stride, window.padding,
                          window.dilation, !transposed, unreached, window.groups);
 }
 
-std::tuple<Tensor, Tensor, Tensor> convolution_backward(
-    const Tensor& gradient, const Tensor& x, const Tensor& weight, IntArrayRef stride,
-    IntArrayRef padding, IntArrayRef dilation, bool transposed, IntArrayRef output_padding,
-    int64_t groups, std::array<bool, 3> wanted) {
+std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& gradient, const Tensor& x,
+                                                        const Tensor& weight, IntArrayRef stride,
+                                                        IntArrayRef padding, IntArrayRef dilation,
+                                                        bool transposed, IntArrayRef output_padding,
+                                                        int64_t groups,
+                                                        std::array<bool, 3> wanted) {
   const Window window{stride, padding, dilation, groups};
   std::vector<int64_t> but_channels{0};
   for (int64_t dim = 2; dim < gradient.dim(); ++dim) but_channels.push_back(dim);

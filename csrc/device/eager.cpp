@@ -254,6 +254,9 @@ const std::string* run_new(Op& known, const c10::OperatorHandle& op, Stack* stac
     results = metas.run(op, *stack);
   } catch (const c10::NotImplementedError&) {
     return forever("PyTorch cannot tell the shape of its result");
+  } catch (const std::exception& error) {
+    if (!is_not_implemented(error)) throw;
+    return forever("PyTorch cannot tell the shape of its result");
   }
   check_overlaps(call);
   bool remember = shared == Sharing::None || (shared == Sharing::Whole && plan.pointwise);

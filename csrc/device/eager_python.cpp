@@ -251,6 +251,14 @@ std::shared_ptr<const Entry> ask_python(const OpPlan& plan, const c10::OperatorH
   return read_entry(answer.get(), views);
 }
 
+bool is_not_implemented(const std::exception& error) {
+  const WithGil gil;
+  if (const auto* const raised = dynamic_cast<const python_error*>(&error))
+    return PyErr_GivenExceptionMatches(raised->type, PyExc_NotImplementedError) != 0;
+  const auto* const raised = dynamic_cast<const pybind11::error_already_set*>(&error);
+  return raised && raised->matches(PyExc_NotImplementedError);
+}
+
 void launch_kernel(void* kernel, const Binding& binding, int device) {
   const WithGil gil;
   if (!launch(static_cast<PyObject*>(kernel), binding, device)) raise();

@@ -5,7 +5,10 @@
 #include <ATen/ops/_assert_async_native.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/all.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/eq.h>
+#include <ATen/ops/item.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
@@ -111,6 +114,14 @@ Tensor& set_nothing(Tensor& self) {
   return set_storage(self, std::move(none), 0, {0}, {});
 }
 
+// One comparison on the card, and one byte read.
+bool equal(const Tensor& self, const Tensor& other) {
+  TORCH_CHECK(self.device() == other.device(),
+              "Expected all tensors to be on the same device, but found ", self.device(), " and ",
+              other.device());
+  return self.sizes() == other.sizes() && at::eq(self, other).all().item<bool>();
+}
+
 void record_stream(Tensor& self, c10::Stream stream) {
   allocator()->recordStream(self.storage().data_ptr(), stream);
 }
@@ -125,6 +136,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_local_scalar_dense", TORCH_FN(local_scalar));
   m.impl("_assert_async", TORCH_FN(at::native::_assert_async_cpu));  // read like item()
   m.impl("_assert_async.msg", TORCH_FN(at::native::_assert_async_msg_cpu));
+  m.impl("equal", TORCH_FN(equal));
   m.impl("fill_.Scalar", TORCH_FN(fill));
   m.impl("zero_", TORCH_FN(zero));
   m.impl("record_stream", TORCH_FN(record_stream));

@@ -97,3 +97,21 @@ def test_every_address_is_found_again(data: st.DataObject) -> None:
         assert all(0 <= p < e for p, e in zip(place, shape, strict=True))
         reached = sum(p * s for p, s in zip(place, strides, strict=True))
         assert reached == address.evaluate(values)
+
+
+def test_sizes_that_shrink_with_a_symbol() -> None:
+    """The extents of a convolution's result are positive, whatever the symbols' names."""
+    for large, small in (("n", "s"), ("s", "n")):
+        extent = f"{large} - {small} + 3"
+        where = placed(f"2, {extent}", f"{extent}, 1")
+        inside = domain(i0=2, i1=extent)
+        address = f"{large}*i0 - {small}*i0 + 3*i0 + i1"
+        assert found(address, where, inside) == (exprs("i0, i1"), True)
+
+
+def test_windows_end_inside() -> None:
+    """4 * ((n - s) // 4) + s is at most n."""
+    where, inside = placed("2, n", "n, 1"), domain(i0=2, i1="(n - s) // 4 + 1", r0="s")
+    assert found("n*i0 + 4*i1 + r0", where, inside) == (exprs("i0, 4*i1 + r0"), True)
+    assert SIZES.lower(parse("4*(n // 4) - n")) == -3
+    assert SIZES.lower(parse("3*(n // 4) - n")) is None

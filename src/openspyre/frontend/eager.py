@@ -27,6 +27,7 @@ aten = torch.ops.aten
 # no lowering looks at their value.
 _SCALARS = frozenset({"other", "value", "min", "max", "alpha"})
 _FLOAT_ONLY = frozenset({"alpha"})  # 1 is the default, and worth its own program
+_BY_VALUE = frozenset({"histc"})  # but for ops whose lowerings do
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 _UNSERVED_TAGS = {
     torch.Tag.nondeterministic_seeded: "it draws random numbers",
@@ -108,6 +109,8 @@ def description(name: str, overload: str) -> Described:
         return Described("it draws random numbers")
     pointwise = torch.Tag.pointwise in found.tags or torch.Tag.pointwise in op.tags
     scalars = tuple(_scalar_kind(a) for a in op._schema.arguments)
+    if _packet_name(found) in _BY_VALUE:
+        scalars = tuple(0 for _ in op._schema.arguments)
     if _packet_name(op) == "arange":
         scalars = tuple(0 if a.is_out else 3 for a in op._schema.arguments)
     return Described("", pointwise, scalars, _packet_name(found) in _COMPARISONS)

@@ -32,8 +32,8 @@ FALLBACKS = (
     "aten.special_erfcx aten.special_zeta aten.special_bessel_j0 aten.special_bessel_j1 "
     "aten.special_bessel_y0 aten.special_bessel_y1 aten.special_modified_bessel_i0 "
     "aten.special_modified_bessel_i1 aten.special_modified_bessel_k0 "
-    "aten.special_modified_bessel_k1 aten.nextafter aten.frexp.Tensor aten.bucketize.Tensor "
-    "aten.searchsorted.Tensor aten.logcumsumexp aten.view.dtype "
+    "aten.special_modified_bessel_k1 aten.nextafter aten.frexp.Tensor "
+    "aten.logcumsumexp aten.view.dtype "
     "aten._assert_async.msg aten._functional_assert_async.msg"
 )
 
@@ -41,7 +41,7 @@ FALLBACKS = (
 @functools.cache
 def register() -> None:
     """Put the lowerings into Inductor's tables; graphs of other devices keep the stock ones."""
-    from openspyre.frontend import composite_nests, convolution
+    from openspyre.frontend import composite_nests, convolution, sorting
 
     for op, lowering in (
         (aten.mm.default, mm),
@@ -50,6 +50,15 @@ def register() -> None:
         (aten.baddbmm.default, addmm),
         (aten.convolution.default, convolution.convolution),
         (aten.convolution_backward.default, convolution.convolution_backward),
+        (aten.sort.default, sorting.sort),
+        (aten.sort.stable, sorting.sort_stable),
+        (aten.topk.default, sorting.topk),
+        (aten.kthvalue.default, sorting.kthvalue),
+        (aten.median.dim, sorting.median),
+        (aten.median.default, sorting.median_of_all),
+        (aten.searchsorted.Tensor, sorting.searchsorted),
+        (aten.bucketize.Tensor, sorting.bucketize),
+        (aten.histc.default, sorting.histc),
     ):
         user_lowerings[op] = lowering
     for op in _overloads(FALLBACKS):

@@ -295,7 +295,7 @@ def _lowered(
         nodes = [n for n in lowering.scheduler.nodes if not isinstance(n, NopKernelSchedulerNode)]
         for node in nodes:
             if node.is_extern():
-                raise NotOneKernel(f"Inductor has no lowering for {_called(node)}")
+                raise NotOneKernel(f"{_called(node)} has no lowering for these arguments")
             device = node.get_device()
             if device is None or device.type != "spyre":
                 raise NotOneKernel("a part of it runs on the CPU")

@@ -29,7 +29,7 @@ from torch._inductor.utils import get_fused_kernel_name, sympy_product
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
-from openspyre.frontend import interface, lowerings
+from openspyre.frontend import float64, interface, lowerings
 from openspyre.frontend.importer import imported
 from openspyre.frontend.wrapper import SpyreWrapper
 from openspyre.ir.kernel import Kernel as Region
@@ -118,11 +118,14 @@ def _title(nodes: Sequence[BaseSchedulerNode]) -> str:
     return "".join(c if c.isalnum() or c == "_" else "_" for c in ops)[:60].strip("_") or "kernel"
 
 
-class CompilerVersion(CustomGraphModulePass):
-    """Changes nothing; its uuid puts our compiler's sources into Inductor's cache keys."""
+class LastPass(CustomGraphModulePass):
+    """What happens to a graph before it is lowered.
+
+    Its uuid puts our compiler's sources into Inductor's cache keys.
+    """
 
     def __call__(self, gm: torch.fx.GraphModule) -> None:
-        pass
+        float64.mark_calls(gm.graph)
 
     def uuid(self) -> bytes:
         return _version()
@@ -140,7 +143,7 @@ def _register() -> None:
     interface.register()
     lowerings.register()
     register_backend_for_device(
-        "spyre", SpyreScheduling, SpyreWrapper, device_custom_pass=CompilerVersion()
+        "spyre", SpyreScheduling, SpyreWrapper, device_custom_pass=LastPass()
     )
 
 

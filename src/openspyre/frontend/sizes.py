@@ -162,7 +162,7 @@ def _range(name: str) -> tuple[int, int]:
 
 def _traced(name: str) -> dict[str, int]:
     known = V.graph.sizevars.shape_env.backed_var_to_val
-    return {name: int(value) for symbol, value in known.items() if symbol.name == name}
+    return {s.name: int(value) for s, value in known.items() if s.name == name}
 
 
 def _bound(value: sympy.Expr, unknown: int) -> int:
