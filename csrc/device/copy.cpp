@@ -214,6 +214,11 @@ void copy_within(Stream& stream, void* to, const void* from, size_t bytes) {
          bytes <= kQuick);
 }
 
+void fill_elements(const Tensor& element, const Tensor& target) {
+  leftovers().drop();
+  if (target.numel() != 0) to_card(element, target, false);
+}
+
 void copy_elements(const Tensor& source, const Tensor& target, bool non_blocking) {
   TORCH_CHECK(is_spyre(source) || source.is_cpu(), "spyre: cannot copy from ", source.device());
   TORCH_CHECK(is_spyre(target) || target.is_cpu(), "spyre: cannot copy to ", target.device());

@@ -13,6 +13,9 @@ namespace openspyre {
 // has got there. What returns with values on the host also reports late errors.
 void copy_elements(const at::Tensor& source, const at::Tensor& target, bool non_blocking = false);
 
+// One element of the host into every element of `target`, which may overlap itself.
+void fill_elements(const at::Tensor& element, const at::Tensor& target);
+
 // Bytes from one place of a card to another, when the stream gets there.
 void copy_within(Stream& stream, void* to, const void* from, size_t bytes);
 

@@ -108,9 +108,45 @@ void run_with_generator(const c10::OperatorHandle& op, torch::jit::Stack* stack,
   run_on_cpu(op, stack);
 }
 
+// --- tensors of different devices -------------------------------------------------------------
+
+// Whether an op of PyTorch takes positions or lengths of the host here, wherever its data is.
+bool may_be_on_host(const c10::Argument& argument) {
+  const auto* const list = argument.type()->castRaw<c10::ListType>();
+  if (list && list->getElementType()->kind() == c10::TypeKind::OptionalType) return true;
+  const std::string& name = argument.name();
+  return name.find("lengths") != std::string::npos || name == "batch_sizes" ||
+         name == "tensor_indices_or_sections";
+}
+
+// The CPU would compute with tensors of any devices; PyTorch's devices refuse to mix them.
+void check_devices(const c10::FunctionSchema& schema, const torch::jit::Stack& stack) {
+  const auto device = result_device(schema, stack);
+  if (!device) return;
+  const auto arguments = torch::jit::last(stack, schema.arguments().size());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::Argument& argument = schema.arguments()[i];
+    const bool written = argument.alias_info() && argument.alias_info()->isWrite();
+    const auto check = [&](const Tensor& tensor) {
+      if (!tensor.defined() || tensor.device() == *device) return;
+      if (tensor.is_cpu() && !written && (tensor.dim() == 0 || may_be_on_host(argument))) return;
+      TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two ",
+                  "devices, ", *device, " and ", tensor.device(), "! (argument ", argument.name(),
+                  " of ", schema.name(), ")");
+    };
+    if (arguments[i].isTensor()) check(arguments[i].toTensor());
+    if (arguments[i].isTensorList())
+      for (const Tensor& tensor : arguments[i].toTensorVector()) check(tensor);
+    if (arguments[i].isOptionalTensorList())
+      for (const auto& tensor : arguments[i].toOptionalTensorVector())
+        if (tensor) check(*tensor);
+  }
+}
+
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::string* const why = run_eager(op, stack);
   if (!why) return;
+  if (op.schema().name().rfind("aten::", 0) == 0) check_devices(op.schema(), *stack);
   note_fallback(c10::toString(op.operator_name()), *why);
   const auto& arguments = op.schema().arguments();
   for (size_t i = 0; i < arguments.size(); ++i)

@@ -8,6 +8,7 @@
 #include <ATen/ops/all.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/eq.h>
+#include <ATen/ops/is_set_to_native.h>
 #include <ATen/ops/item.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/set_native.h>
@@ -88,7 +89,7 @@ c10::Scalar local_scalar(const Tensor& self) { return at::_local_scalar_dense(se
 
 Tensor& fill(Tensor& self, const c10::Scalar& value) {
   const auto options = at::TensorOptions(c10::kCPU).dtype(self.scalar_type());
-  copy_elements(at::scalar_tensor(value, options), self);
+  fill_elements(at::scalar_tensor(value, options), self);
   return self;
 }
 
@@ -145,6 +146,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
   m.impl("set_.source_Storage", TORCH_FN(at::native::set_));
   m.impl("set_.source_Storage_storage_offset", TORCH_FN(set_storage));
+  m.impl("is_set_to", TORCH_FN(at::native::is_set_to));
   m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
   m.impl("view", TORCH_FN(at::native::view));
   m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));

@@ -161,3 +161,41 @@ def test_autograd_through_fallbacks() -> None:
     x = torch.arange(1.0, 4.0, device="spyre", requires_grad=True)
     (x.log() * x).sum().backward()
     torch.testing.assert_close(x.grad.cpu(), torch.arange(1.0, 4.0).log() + 1)
+
+
+HOST = torch.ones(4, 4)
+MIXED: dict[str, Callable[[torch.Tensor], object]] = {
+    "matmul": lambda x: x @ HOST,
+    "cat": lambda x: torch.cat([x, HOST]),
+    "linear": lambda x: torch.nn.functional.linear(x, HOST),
+    "add": lambda x: x + HOST,
+    "scatter": lambda x: x.scatter(0, HOST.long(), x),
+    "out": lambda x: torch.add(x, x, out=HOST),
+    "out of no dims": lambda x: torch.sum(x, (0, 1), out=torch.empty(())),
+    "integers": lambda x: torch.bincount(x.flatten().long(), HOST.flatten()),
+    "values put": lambda x: x.index_put_((torch.tensor([0]),), HOST[:1]),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_tensors_of_different_devices_are_refused(name: str) -> None:
+    x = torch.eye(4, device="spyre")
+    with pytest.raises(RuntimeError, match=r"to be on the same device.*spyre:0.*cpu"):
+        MIXED[name](x)
+
+
+def test_what_may_be_on_the_host() -> None:
+    x = torch.arange(12.0, device="spyre").view(3, 4)
+    host = x.cpu()
+    rows, mask = torch.tensor([2, -3]), torch.tensor([True, False, True])
+    assert torch.equal(x[rows].cpu(), host[rows])
+    assert torch.equal(x[mask].cpu(), host[mask])
+    x[rows] = 7
+    host[rows] = 7
+    assert torch.equal(x.cpu(), host)
+    assert torch.equal((x * torch.tensor(2.0)).cpu(), host * 2)
+    assert torch.equal(
+        torch.where(x > 3, x, torch.tensor(0.0)).cpu(), torch.where(host > 3, host, 0)
+    )
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 2, 1, 1]))
+    assert packed.data.device == x.device

@@ -164,3 +164,19 @@ def test_factories(shape: tuple[int, ...]) -> None:
 def test_sparse_is_refused() -> None:
     with pytest.raises((RuntimeError, NotImplementedError)):
         torch.empty(3, layout=torch.sparse_coo, device="spyre")
+
+
+def test_is_set_to() -> None:
+    x = torch.arange(6.0, device="spyre")
+    assert x.is_set_to(x[:])
+    assert not x.is_set_to(x[1:])
+    assert not x.is_set_to(x.view(2, 3))
+    assert not x.is_set_to(x.clone())
+
+
+def test_filling_needs_no_order() -> None:
+    x = torch.zeros(3, 1, device="spyre")
+    x.expand(3, 4).fill_(2)
+    assert x.tolist() == [[2], [2], [2]]
+    x[1:].expand(2, 5).zero_()
+    assert x.tolist() == [[2], [0], [0]]
