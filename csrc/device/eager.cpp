@@ -260,7 +260,6 @@ const std::string* run_new(Op& known, const c10::OperatorHandle& op, Stack* stac
   }
   check_overlaps(call);
   bool remember = shared == Sharing::None || (shared == Sharing::Whole && plan.pointwise);
-  const bool direct = remember;
   auto exact = std::make_shared<Exact>();
   if (plan.written.empty()) {
     for (const auto& result : results) {
@@ -274,6 +273,10 @@ const std::string* run_new(Op& known, const c10::OperatorHandle& op, Stack* stac
   } else if (resize_outputs(plan, metas, call)) {
     remember = false;
   }
+  // Several cores would write an element that lies in the tensor twice; a copy writes in order.
+  bool direct = shared == Sharing::None || (shared == Sharing::Whole && plan.pointwise);
+  for (const Tensor& out : call.outputs) direct &= !may_overlap_itself(out);
+  remember &= direct;
   const auto originals = call.outputs;
   if (!direct)
     for (Tensor& out : call.outputs) out = at::empty(out.sizes(), out.options());

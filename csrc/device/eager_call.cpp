@@ -253,6 +253,20 @@ bool ranges_meet(const Tensor& a, const Tensor& b) {
   return a_low < b_high && b_low < a_high;
 }
 
+bool may_overlap_itself(const Tensor& tensor) {
+  if (tensor.numel() == 0 || tensor.is_non_overlapping_and_dense()) return false;
+  c10::SmallVector<std::pair<int64_t, int64_t>, 6> dims;  // stride, size
+  for (int64_t d = 0; d < tensor.dim(); ++d)
+    if (tensor.size(d) != 1) dims.emplace_back(tensor.stride(d), tensor.size(d));
+  std::sort(dims.begin(), dims.end());
+  int64_t reach = 0;  // from the first to the last element of the dims so far
+  for (const auto& [stride, size] : dims) {
+    if (stride <= reach) return true;
+    reach += (size - 1) * stride;
+  }
+  return false;
+}
+
 bool is_launch_scalar(const ArgumentPlan& plan, const IValue& value, bool has_floats) {
   if (plan.scalar == 0) return false;
   if (value.isDouble()) return true;

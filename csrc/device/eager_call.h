@@ -124,6 +124,9 @@ const std::string* no_dtype(c10::ScalarType dtype);
 // Whether the byte ranges of two tensors have common bytes.
 bool ranges_meet(const at::Tensor& a, const at::Tensor& b);
 
+// Whether two elements of a tensor may have one place in memory.
+bool may_overlap_itself(const at::Tensor& tensor);
+
 // Reads the arguments. Returns why the call cannot be served, or null. `outputs` is filled before.
 const char* gather(const OpPlan& plan, const torch::jit::Stack& stack, Call& call);
 
