@@ -16,10 +16,13 @@ from torch._inductor import ir
 from torch._inductor.lowering import (
     fallback_handler,
     lowerings,
+    make_pointwise,
     register_lowering,
+    transform_args,
     user_lowerings,
 )
 from torch._inductor.virtualized import V, ops
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
 
 aten, prims = torch.ops.aten, torch.ops.prims
 Box = Any  # Inductor's TensorBox
@@ -59,6 +62,8 @@ def register() -> None:
         (aten.searchsorted.Tensor, sorting.searchsorted),
         (aten.bucketize.Tensor, sorting.bucketize),
         (aten.histc.default, sorting.histc),
+        (aten.div.Tensor_mode, divided),
+        (aten.div.Scalar_mode, divided),
     ):
         user_lowerings[op] = lowering
     for op in _overloads(FALLBACKS):
@@ -81,6 +86,15 @@ def _overloads(names: str) -> list[Any]:
 def on_card(*boxes: Any) -> bool:
     devices = [b.get_device() for b in boxes if isinstance(b, ir.IRNode)]
     return any(d is not None and d.type == "spyre" for d in devices)
+
+
+def divided(a: Box, b: Any, *, rounding_mode: str | None = None) -> Box:
+    """Floor division as torch has it; stock takes the floor of the quotient: 1 // 0.1 is 9."""
+    if rounding_mode != "floor" or not on_card(a, b):
+        return None
+    kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+    operands, _ = transform_args([a, b], {}, True, kind, False)
+    return make_pointwise(lambda x, y: ops.floordiv(x, y))(*operands)
 
 
 def _called(op: Any, *args: Any, **kwargs: Any) -> Any:
