@@ -18,10 +18,15 @@ Interval = tuple[Expr, Expr]  # inclusive bounds over the symbols
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A tensor's dims as its addresses were formed."""
+    """A tensor's dims as its addresses were formed.
+
+    Attributes:
+        shared: indices that the tensor had before have places in common.
+    """
 
     shape: tuple[Expr, ...]
     strides: tuple[Expr, ...]
+    shared: bool = False
 
     def flat(self, symbols: Symbols) -> Placement:
         """The same memory as one dim where dims share elements, as those of `unfold` do.
@@ -36,7 +41,7 @@ class Placement:
             several = symbols.nonnegative(extent - 2)
             shared = shared or (several and symbols.nonnegative(span - 1 - stride))
             span = span + (extent - 1) * stride
-        return Placement((span,), (Expr.of(1),)) if shared else self
+        return Placement((span,), (Expr.of(1),), shared=True) if shared else self
 
 
 @dataclass(frozen=True, slots=True)

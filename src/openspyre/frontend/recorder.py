@@ -245,6 +245,12 @@ class Recorder(DefaultHandler):
         self, name: str, index: sympy.Expr, value: Any, *, accumulate: bool = False
     ) -> None:
         site, nest = self.sites(name), self.nest
+        if site.placement.shared:
+            raise Unsupported(
+                f"a write into {site.tensor}, several of whose elements lie in one place",
+                why="the cores write in no order",
+                hint="clone() the tensor before the function changes it",
+            )
         address = self._expr(index) + site.shift
         place, _ = indices(address, site.placement, nest.masked_domain())
         out, dtype = Access(site.tensor, place), _computable(site.dtype)
