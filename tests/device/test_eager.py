@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from openspyre import _C
+from openspyre.frontend import eager
 from openspyre.runtime.launch import kernels
 
 pytestmark = pytest.mark.usefixtures("counted")
@@ -363,3 +365,36 @@ def test_threads() -> None:
     [t.start() for t in threads]
     [t.join() for t in threads]
     assert not failures
+
+
+def test_threads_make_kernels_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tracing sets a flag of the process; torch.compile refuses to run where it stays set."""
+    made, at_once = eager._compiled, [0, 0]
+
+    def counted(*args: Any) -> Any:
+        at_once[0] += 1
+        at_once[1] = max(at_once)
+        time.sleep(0.02)
+        try:
+            return made(*args)
+        finally:
+            at_once[0] -= 1
+
+    monkeypatch.setattr(eager, "_compiled", counted)
+    x = torch.arange(11.0)
+    results: dict[int, torch.Tensor] = {}
+    card = x.to("spyre")
+
+    def work(shift: int) -> None:
+        results[shift] = torch.roll(card, shift)
+
+    threads = [threading.Thread(target=work, args=(shift,)) for shift in range(3, 7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert at_once == [0, 1]
+    for shift, result in results.items():
+        assert torch.equal(result.cpu(), torch.roll(x, shift))
+    assert not torch.fx._symbolic_trace.is_fx_tracing()
+    assert torch.compile(lambda t: t + 1)(card).tolist() == (x + 1).tolist()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Union
 
@@ -166,6 +167,11 @@ _RENAMED = {"_index_put_impl": "index_put"}
 
 # --- one op as a kernel -------------------------------------------------------------------------
 
+# A trace sets a flag of the whole process; two at once would leave it set, and torch.compile
+# refuses to run while it is. The caller holds the lock while its thread traces.
+_tracing = threading.RLock()
+_TRACER = "spyre-eager"
+
 Argument = Union[Form, Number, Sequence[Any], Any]
 
 
@@ -189,9 +195,11 @@ def compiled(
             result.append(error)
 
     # A thread of its own: the caller's modes (inference, autocast, dispatch) must not be seen.
-    thread = threading.Thread(target=work, name="spyre-eager")
-    thread.start()
-    thread.join()
+    thread = threading.Thread(target=work, name=_TRACER)
+    nested = threading.current_thread().name == _TRACER  # its caller has the lock
+    with nullcontext() if nested else _tracing:
+        thread.start()
+        thread.join()
     if isinstance(result[0], BaseException):
         raise result[0]
     return result[0]
