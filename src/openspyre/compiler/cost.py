@@ -7,25 +7,21 @@ op waits for the one before), of the store unit and of device memory.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
 from math import prod
 
 from openspyre.compiler.axes import largest_part
-from openspyre.compiler.bounds import highest
-from openspyre.compiler.groups import Group
-from openspyre.compiler.work import Moved, OpWork, PhaseCost, Works, memory_share
-from openspyre.ir.index import Expr
-from openspyre.ir.kernel import Kernel, Part
+from openspyre.compiler.work import Moved, OpWork, PhaseCost, memory_share
+from openspyre.ir.kernel import Part
 from openspyre.spec import CardSpec
 
 Split = tuple[int, ...]  # parts of every axis
 Tiling = tuple[tuple[int, int], ...]  # loops over axes: (axis, points of a tile), outermost first
 Inner = Mapping[str, tuple[tuple[int, int], ...]]  # op -> loops over its own dims, by position
 AS_FAST = 1.02  # estimates closer than this are equal
-_SMALL = 16  # a result this much smaller than another of its step is
 _OWN_TENSORS = 0.5  # of LX, for what a step writes
 _LOADS_AHEAD = 0.5  # of the LX that the step's own tensors leave: loads that wait for their op
 
@@ -60,49 +56,101 @@ class Work:
     point_bytes: float = 0.0
 
 
+class Timeline:
+    """The ops of a step, put one after the other on the units of its fullest core.
+
+    Args:
+        split, loops: how many cores share every axis, and its tile loops.
+    """
+
+    def __init__(self, work: Work, split: Split, card: CardSpec, loops: Tiling = ()) -> None:
+        self.split, self.loops, self.card = split, loops, card
+        self.axes = work.extents, work.granules
+        local = local_sizes(work, split)
+        self.tiles = list(local)
+        for axis, tile in loops:
+            self.tiles[axis] = min(tile, local[axis])
+        self.outer = [(axis, -(-local[axis] // self.tiles[axis])) for axis, _ in loops]
+        self.own = prod(self.tiles) * work.point_bytes
+        self.phases = 0
+        self.loaded = self.computed = self.stored = self.load = self.busy = self.store = 0.0
+        self.server = self.once = self.read = self.written = 0.0
+        self.spans: dict[bool, tuple[float, float]] = {}  # of PT, of SFU: first begin, last end
+        self.ahead: deque[tuple[float, float]] = deque()  # (end of the op, LX bytes of its loads)
+        self.taken = 0.0
+        self.most = 0.0  # LX bytes of loads that were ahead at one time
+        self.waited = False  # a load waited for room
+
+    def continues(self, work: Work, loops: Tiling, kept: int) -> bool:
+        """Whether `work`, the first `kept` ops of which are as before, only adds to this one."""
+        if self.phases > kept or loops != self.loops:
+            return False
+        if self.axes != (work.extents, work.granules):
+            return False
+        own = prod(self.tiles) * work.point_bytes
+        if own != self.own and (self.waited or self.most > self._free(own)):
+            return False
+        self.own = own
+        return True
+
+    def _free(self, own: float) -> float:
+        return max(0.0, self.card.lx_usable - own) * _LOADS_AHEAD
+
+    def add(self, phase: Phase, own: Sequence[tuple[int, int]] = ()) -> None:
+        """The next op; `own` are its own loops."""
+        cost = _phase(phase, self.split, self.tiles, self.outer, tuple(own), self.card)
+        self.phases += 1
+        self._make_room(cost.held)
+        self.loaded += cost.load
+        # what comes in panels is used from the first one on
+        begin = max(self.computed, self.loaded - cost.load * (1 - 1 / cost.panels))
+        self.computed = max(begin + cost.busy, self.loaded + cost.busy / cost.panels)
+        if cost.held:
+            self.ahead.append((self.computed, cost.held))
+            self.taken += cost.held
+        if cost.store:
+            self.stored = max(self.stored, self.computed) + cost.store
+        unit = phase.op.matmul is not None
+        begun = self.spans[unit][0] if unit in self.spans else self.busy
+        self.busy += cost.all_busy
+        self.spans[unit] = begun, self.busy
+        self.load += cost.all_load
+        self.store += cost.all_store
+        self.server += cost.server
+        self.once += cost.once
+        self.read += cost.read
+        self.written += cost.written
+
+    def _make_room(self, held: float) -> None:
+        free = self._free(self.own)
+        while self.ahead and self.taken + held > free:
+            end, size = self.ahead.popleft()
+            self.loaded, self.taken, self.waited = max(self.loaded, end), self.taken - size, True
+        self.most = max(self.most, self.taken + held)
+
+    def cycles(self) -> float:
+        """Time of the step."""
+        trips = prod(n for _, n in self.outer)
+        card, busy = self.card, self.busy
+        turning = card.dram_turnaround * min(self.read, self.written) * card.clock_ghz
+        server = self.server + turning / memory_share(prod(self.split), card)
+        # With two copies of what ops hand on, a unit begins the next trip when it is done with this
+        # one: PT works beside SFU but for where they take turns.
+        if trips > 1 and self.own < self._free(self.own):
+            busy = max((end - begin for begin, end in self.spans.values()), default=0.0)
+        each = max(self.load - self.once, busy, self.store, server - self.once)
+        serial = max(self.computed, self.stored)
+        return max(serial + each * (trips - 1) / trips, server) + _fixed(card)
+
+
 def cycles(
     work: Work, split: Split, card: CardSpec, loops: Tiling = (), inner: Inner | None = None
 ) -> float:
     """Time of a step when axis n is shared by split[n] cores and walked in tiles."""
-    local = [_largest(e, g, p) for e, g, p in zip(work.extents, work.granules, split, strict=True)]
-    tiles = list(local)
-    for axis, tile in loops:
-        tiles[axis] = min(tile, local[axis])
-    outer = [(axis, -(-local[axis] // tiles[axis])) for axis, _ in loops]
-    trips = prod(n for _, n in outer)
-    free = max(0.0, card.lx_usable - prod(tiles) * work.point_bytes) * _LOADS_AHEAD
-    loaded = computed = stored = load = busy = store = server = once = read = written = 0.0
-    spans: dict[bool, tuple[float, float]] = {}  # of PT, of SFU: first begin, last end
-    ahead: list[tuple[float, float]] = []  # (end of the op, LX bytes of its loads)
-    taken = 0.0
+    line = Timeline(work, split, card, loops)
     for phase in work.phases:
-        cost = _phase(phase, split, tiles, outer, (inner or {}).get(phase.op.name, ()), card)
-        while ahead and taken + cost.held > free:
-            end, size = ahead.pop(0)
-            loaded, taken = max(loaded, end), taken - size
-        loaded += cost.load
-        # what comes in panels is used from the first one on
-        begin = max(computed, loaded - cost.load * (1 - 1 / cost.panels))
-        computed = max(begin + cost.busy, loaded + cost.busy / cost.panels)
-        if cost.held:
-            ahead.append((computed, cost.held))
-            taken += cost.held
-        if cost.store:
-            stored = max(stored, computed) + cost.store
-        load, busy, store = load + cost.all_load, busy + cost.all_busy, store + cost.all_store
-        server, once = server + cost.server, once + cost.once
-        unit = phase.op.matmul is not None
-        spans[unit] = (spans.get(unit, (busy - cost.all_busy,))[0], busy)
-        read, written = read + cost.read, written + cost.written
-    turning = card.dram_turnaround * min(read, written) * card.clock_ghz
-    server += turning / memory_share(prod(split), card)
-    # With two copies of what ops hand on, a unit begins the next trip when it is done with this
-    # one: PT works beside SFU but for where they take turns.
-    if trips > 1 and prod(tiles) * work.point_bytes < free:
-        busy = max((end - begin for begin, end in spans.values()), default=0.0)
-    each = max(load - once, busy, store, server - once)
-    serial = max(computed, stored)
-    return max(serial + each * (trips - 1) / trips, server) + _fixed(card)
+        line.add(phase, (inner or {}).get(phase.op.name, ()))
+    return line.cycles()
 
 
 def _phase(
@@ -195,75 +243,6 @@ def _largest(extent: int, granule: int, parts: int) -> int:
     return max(1, largest_part(extent, Part("", parts, 1, granule)))
 
 
-def work_of(group: Group, leaving: Iterable[str], works: Works) -> Work:
-    """The work of a group; `leaving` are tensors written in it that must reach device memory."""
-    kernel, card = works.kernel, works.card
-    numbers = {axis.name: n for n, axis in enumerate(group.axes)}
-    extents = tuple(_top(a.extent, kernel) for a in group.axes)
-    leaving = set(leaving)
-    loaded: set[tuple[str, frozenset[int]]] = set()
-    lives: dict[str, tuple[float, int, int]] = {}
-    phases = []
-    for position, op in enumerate(group.ops):
-        work = works.of(op.name)
-        bound = group.binding[op.name]
-        axes = tuple(numbers[bound[n]] if n in bound else -1 for n in work.names)
-        flows = []
-        for number, flow in enumerate(work.flows):
-            walked = frozenset(axes[d] for d in flow.dims if axes[d] >= 0)
-            if flow.store:
-                if flow.tensor in leaving:
-                    flows.append((number, walked))
-            elif flow.tensor not in group.inside and (flow.tensor, walked) not in loaded:
-                loaded.add((flow.tensor, walked))
-                flows.append((number, walked))
-        phases.append(Phase(work, axes, tuple(flows)))
-        size = float(work.result_bytes)
-        kept, first, _ = lives.get(op.out.tensor, (0.0, position, position))
-        lives[op.out.tensor] = (kept + size, first, position)
-        for tensor in work.reads & lives.keys():
-            lives[tensor] = (*lives[tensor][:2], position)
-    points = max(1, prod(extents))
-    grains = _granules(phases, extents, card)
-    return Work(extents, grains, tuple(phases), _peak(lives.values()) / points)
-
-
-def _top(expr: Expr, kernel: Kernel) -> int:
-    constant = expr.constant
-    return max(1, highest(expr, kernel.limits) if constant is None else constant)
-
-
-def _peak(lives: Collection[tuple[float, int, int]]) -> float:
-    """The most bytes live at once, of (bytes, first op, last op)."""
-    changes: dict[int, float] = {}
-    for size, first, last in lives:
-        changes[first] = changes.get(first, 0.0) + size
-        changes[last + 1] = changes.get(last + 1, 0.0) - size
-    return max(accumulate(changes[at] for at in sorted(changes)), default=0.0)
-
-
-def _granules(phases: Sequence[Phase], extents: Sequence[int], card: CardSpec) -> tuple[int, ...]:
-    """Points of every axis that should stay on one core: a stick where it walks one."""
-    found = [1] * len(extents)
-    most = max((p.op.result_bytes for p in phases), default=0)
-    for phase in phases:
-        op = phase.op
-        axis = phase.axes[op.panel] if op.panel >= 0 else -1
-        if axis >= 0:
-            # whole panels, if there is more to split
-            others = prod(extents) // extents[axis]
-            wide = op.panel_runs or others * 4 >= card.cores
-            wanted = card.elements_per_stick(2) if wide else op.store_granule(op.panel, 2)
-            found[axis] = max(found[axis], wanted)
-        if op.result_bytes * _SMALL < most:
-            continue  # row statistics: their short runs are few
-        for dim in op.sticks:
-            axis = phase.axes[dim]
-            if axis >= 0:
-                found[axis] = max(found[axis], op.store_granule(dim, op.element))
-    return tuple(found)
-
-
 def splits(work: Work, card: CardSpec) -> tuple[Split, ...]:
     """Every split worth looking at, the best balanced first."""
     return _splits(work.extents, work.granules, card.cores)
@@ -290,19 +269,6 @@ def _useful_parts(grains: int, cores: int) -> list[int]:
     return sorted(best.values())
 
 
-def best_split(work: Work, card: CardSpec, most: int | None = None) -> tuple[float, Split]:
-    """The best balanced of the fastest splits, and its cycles.
-
-    Args:
-        most: how many of the best balanced ones to look at.
-    """
-    candidates = splits(work, card)[:most]
-    timed = [_roughly(work, split, card) for split in candidates]
-    least = min(timed) * AS_FAST
-    number = next(n for n, time in enumerate(timed) if time <= least)
-    return timed[number], candidates[number]
-
-
 def best_splits(work: Work, card: CardSpec, most: int) -> list[tuple[float, Split]]:
     """The `most` fastest splits, tile loops left open, the best balanced first."""
     timed = [(_roughly(work, s, card), n, s) for n, s in enumerate(splits(work, card))]
@@ -311,8 +277,12 @@ def best_splits(work: Work, card: CardSpec, most: int) -> list[tuple[float, Spli
 
 
 def _roughly(work: Work, split: Split, card: CardSpec) -> float:
-    """Cycles with no more tile loops than the step's own tensors need to fit LX."""
-    local = [_largest(e, g, p) for e, g, p in zip(work.extents, work.granules, split, strict=True)]
+    return cycles(work, split, card, fewest_loops(work, split, card))
+
+
+def fewest_loops(work: Work, split: Split, card: CardSpec) -> Tiling:
+    """No more tile loops than the step's own tensors need to fit LX."""
+    local = local_sizes(work, split)
     room = card.lx_usable * _OWN_TENSORS
     trips = -(-int(prod(local) * work.point_bytes) // int(room))
     loops: list[tuple[int, int]] = []
@@ -321,4 +291,10 @@ def _roughly(work: Work, split: Split, card: CardSpec) -> float:
             tile = max(1, points // trips)
             loops.append((axis, tile))
             trips = -(-trips * tile // points)
-    return cycles(work, split, card, tuple(loops))
+    return tuple(loops)
+
+
+def local_sizes(work: Work, split: Split) -> list[int]:
+    """The most points of every axis that a core gets."""
+    axes = zip(work.extents, work.granules, split, strict=True)
+    return [_largest(extent, granule, parts) for extent, granule, parts in axes]

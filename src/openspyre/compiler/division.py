@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
-from openspyre.compiler.cost import AS_FAST, Split, Work, best_splits, work_of
+from openspyre.compiler.cost import AS_FAST, Split, Work, best_splits
 from openspyre.compiler.groups import Group
+from openspyre.compiler.joining import work_of
 from openspyre.compiler.rewrite import reads
 from openspyre.compiler.segments import step_keys
 from openspyre.compiler.tilings import soonest

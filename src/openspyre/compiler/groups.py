@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from openspyre.compiler.rewrite import lookups_used, sole_name
 from openspyre.ir.index import Expr
@@ -117,27 +117,38 @@ class Grouping:
 
     def _joined(self, group: Group, use: Uses, bound: Mapping[str, str]) -> Group:
         op, alive = use.op, set(bound.values())
-        binding = {
-            name: {d: a for d, a in pairs.items() if a in alive}
-            for name, pairs in group.binding.items()
-        }
-        binding[op.name] = dict(bound)
-        inside = {t: tuple(_kept(w, alive) for w in dims) for t, dims in group.inside.items()}
+        if len(alive) < len(group.axes):
+            group = _without_others(group, alive)
+        binding = {**group.binding, op.name: dict(bound)}
+        inside = dict(group.inside)
         written = tuple(_walked(e, bound) for e in op.out.index)
         before = inside.get(op.out.tensor)
         inside[op.out.tensor] = written if before is None else _both(before, written)
         fresh = {t for t, _, _ in use.reads if t not in group.inside}
-        hints = {k: a for k, a in group.hints.items() if a in alive}
+        hints = dict(group.hints)
         for tensor, index, _ in use.reads:
             for place, expr in enumerate(index):
                 name = sole_name(expr)
                 if name is not None and name in bound:
                     hints.setdefault((tensor, place), bound[name])
         scattered = group.scattered | ({op.out.tensor} if op.kind is Kind.SCATTER else set())
-        axes = tuple(a for a in group.axes if a.name in alive)
         return Group(
-            (*group.ops, op), axes, binding, inside, group.outside | fresh, scattered, hints
+            (*group.ops, op), group.axes, binding, inside, group.outside | fresh, scattered, hints
         )
+
+
+def _without_others(group: Group, alive: set[str]) -> Group:
+    """The group when only the axes of `alive` are shared any longer."""
+    return replace(
+        group,
+        axes=tuple(a for a in group.axes if a.name in alive),
+        binding={
+            name: {d: a for d, a in pairs.items() if a in alive}
+            for name, pairs in group.binding.items()
+        },
+        inside={t: tuple(_kept(w, alive) for w in dims) for t, dims in group.inside.items()},
+        hints={k: a for k, a in group.hints.items() if a in alive},
+    )
 
 
 def _kept(walked: Walked, alive: set[str]) -> Walked:

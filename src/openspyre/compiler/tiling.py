@@ -13,8 +13,8 @@ from itertools import pairwise
 from math import inf
 
 from openspyre.compiler.capacity import minimal_step
-from openspyre.compiler.cost import best_split, work_of
 from openspyre.compiler.groups import Group, Grouping
+from openspyre.compiler.joining import RunCosts
 from openspyre.compiler.rewrite import reads
 from openspyre.compiler.segments import REACH, classes
 from openspyre.compiler.tiles import lx_peak
@@ -23,7 +23,6 @@ from openspyre.errors import Unsupported
 from openspyre.ir.kernel import Division, Kernel, Role, Step
 from openspyre.spec import CardSpec
 
-_SPLITS_TRIED = 8
 _HOPELESS = 1.5  # a run that costs this much more than its ops one by one does not recover
 
 
@@ -49,8 +48,8 @@ class Cost:
 class Runs:
     """The runs of ops that can be steps, and what each costs.
 
-    Runs whose ops are of equal classes (`segments.py`) are looked at once; `planned` counts the
-    runs that were.
+    Runs whose ops are of equal classes (`segments.py`) are looked at once. `planned` counts the
+    runs that were, `points` what their costs took: ops put on a timeline.
     """
 
     def __init__(self, kernel: Kernel, card: CardSpec) -> None:
@@ -58,7 +57,7 @@ class Runs:
         self.grouping = Grouping(kernel)
         self.works = Works(kernel, card)
         self.classes = classes(kernel)
-        self.planned = 0
+        self.planned = self.points = 0
         self.last_read = {t: n for n, op in enumerate(kernel.ops) for t, _ in reads(op)}
         self.known: dict[int, list[tuple[tuple[int, ...], tuple[float, ...]]]] = {}
         self.alone: dict[int, float] = {}
@@ -102,31 +101,32 @@ class Runs:
     def _computed(self, first: int) -> tuple[tuple[float, ...], int]:
         """The costs, and how many ops were looked at to know them."""
         group: Group | None = self.grouping.single(first)
+        run = RunCosts(self.works)
         found: list[float] = []
         apart = 0.0
         last = first
         while group is not None:
-            cycles = self._cycles(group, last)
+            cycles = self._cycles(run, group, last)
             found.append(cycles)
-            apart += self._alone(last)
+            apart += cycles if last == first else self._alone(last)
             last += 1
             if last >= min(len(self.kernel.ops), first + REACH) or cycles > _HOPELESS * apart:
                 break
             group = self.grouping.extended(group, first, last)
+        self.points += run.points
         return tuple(found), last - first + (last < len(self.kernel.ops))
 
     def _alone(self, position: int) -> float:
         number = self.classes[position]
         if number not in self.alone:
-            self.alone[number] = self._cycles(self.grouping.single(position), position)
+            group = self.grouping.single(position)
+            self.alone[number] = self._cycles(RunCosts(self.works), group, position)
         return self.alone[number]
 
-    def _cycles(self, group: Group, last: int) -> float:
+    def _cycles(self, run: RunCosts, group: Group, last: int) -> float:
         self.planned += 1
-        work = work_of(group, self._leaving(group, last), self.works)
-        if len(group.ops) > 1 and work.point_bytes > self.card.lx_usable:
-            return inf
-        return best_split(work, self.card, _SPLITS_TRIED)[0]
+        cycles = run.cycles(group, self._leaving(group, last))
+        return inf if cycles is None else cycles
 
     def _leaving(self, group: Group, last: int) -> list[str]:
         tensors = self.kernel.tensors
