@@ -113,3 +113,15 @@ def test_other_text_is_refused(text: str) -> None:
 def test_division_by_zero_is_refused() -> None:
     with pytest.raises(InvalidKernel, match="division by zero"):
         parse("4 // 0")
+
+
+@given(expressions())
+def test_coefficients_and_what_is_left_are_the_whole(expr: Expr) -> None:
+    names = frozenset(("a", "b"))
+    try:
+        terms, rest = expr.affine(names)
+    except ValueError:
+        assert not expr.is_affine_in(names)
+        return
+    assert terms == {n: c for n in names if (c := expr.coefficient(n)) != Expr.of(0)}
+    assert rest == expr.without(names)

@@ -63,6 +63,33 @@ def test_planning_does_not_grow_with_depth() -> None:
     assert counts[1] <= counts[0] * 1.25
 
 
+def pieces(count: int) -> Kernel:
+    """`count` pieces of all kinds of widths, copied into one tensor side by side."""
+    widths = [8 + n % 13 + n // 7 for n in range(count)]
+    inputs = [f"input x{n}: f16[64, {width}]" for n, width in enumerate(widths)]
+    ops = [
+        f"op copy{n} map i0:64 i1:{width}\n  y[i0, i1 + {sum(widths[:n])}] <- x{n}[i0, i1]"
+        for n, width in enumerate(widths)
+    ]
+    names = " ".join(f"x{n}" for n in range(count))
+    head = ["kernel pieces", f"arguments {names} y", f"output y: f16[64, {sum(widths)}]"]
+    return parse_kernel("\n".join([*head, *inputs, *ops]))
+
+
+def test_planning_ops_that_do_not_repeat_takes_so_much_for_each() -> None:
+    points = []
+    for count in (100, 200):
+        kernel = prepared(pieces(count))
+        assert len(set(classes(kernel))) > 0.9 * count
+        runs = Runs(kernel, SPYRE_CARD_V1)
+        list(runs.best())
+        # a run of n ops is looked at for the work of its last op
+        assert runs.points <= 10 * runs.planned
+        points.append(runs.points)
+    # runs that the end of the kernel cuts off weigh more in the smaller one
+    assert points[1] <= points[0] * 2.75
+
+
 def test_equal_steps_get_equal_divisions_and_tiles() -> None:
     kernel = plan_kernel(load_region("minilm_captured"), SPYRE_CARD_V1)
     models: dict[object, tuple[object, object]] = {}

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from openspyre.compiler.addressing import pitches
+from openspyre.compiler.addressing import lane_dim, pitches
 from openspyre.compiler.bounds import highest, value_range
 from openspyre.compiler.tiles import Content, StepTiles, lx_peak, step_tiles
 from openspyre.errors import BrokenInvariant
 from openspyre.ir.index import parse
-from openspyre.ir.kernel import Division
+from openspyre.ir.kernel import Division, Kernel, Op, Step
 from openspyre.ir.text import parse_kernel
 from openspyre.spec import SPYRE_CARD_V1
 from tests.planned_kernels import ALL, CONTRACTIONS, FUSED, REDUCTIONS
@@ -109,3 +109,25 @@ def test_capacities_use_the_upper_ends_of_limits() -> None:
     assert highest(parse("min(n, 10) - max(n, 20)"), limits) == 0
     with pytest.raises(BrokenInvariant, match="the size k has no limits"):
         highest(parse("k + 1"), limits)
+
+
+def test_lanes_are_looked_up_once_for_an_op_of_many_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def counted(kernel: Kernel, op: Op) -> str | None:
+        asked.append(op.name)
+        return lane_dim(kernel, op)
+
+    monkeypatch.setattr("openspyre.compiler.tiles.lane_dim", counted)
+    window = " + ".join(f"x?[i0 + {n}, i1 + {n}]" for n in range(25))
+    kernel = parse_kernel(f"""
+kernel window
+arguments x y
+input x: f32[40, 40]
+output y: f32[32, 32]
+op sum0 map i0:32 i1:32
+  y[i0, i1] <- {window}
+""")
+    step = Step("s0", ("sum0",), kernel.ops[0].dims, {"sum0": {"i0": "i0", "i1": "i1"}})
+    assert len(step_tiles(kernel, step, Division(), SPYRE_CARD_V1).operands) == 25
+    assert asked == ["sum0"]

@@ -97,10 +97,11 @@ def address(
         total = total + stride * position
     names = [d.name for d in dims]
     looked = [x.name for x in lookups]
+    terms, offset = total.affine(frozenset(names + looked))
     return Address(
-        tuple((n, c) for n in names if (c := total.coefficient(n)).constant != 0),
-        tuple((n, c) for n in looked if (c := total.coefficient(n)).constant != 0),
-        total.without(frozenset(names + looked)),
+        tuple((n, terms[n]) for n in names if n in terms),
+        tuple((n, terms[n]) for n in looked if n in terms),
+        offset,
     )
 
 

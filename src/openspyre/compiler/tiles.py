@@ -216,6 +216,7 @@ class _Builder:
         self.loaded: dict[object, int] = {}
         self.rows: dict[object, tuple[int, Elements]] = {}
         self.views: dict[tuple[str, Read], tuple[TileDim, ...]] = {}
+        self.lanes: dict[str, str | None] = {}
 
     def plan(self) -> StepTiles:
         for position, op in enumerate(self.ops):
@@ -248,9 +249,15 @@ class _Builder:
     def add_read(self, position: int, op: Op, read: Read) -> None:
         if self.kernel.tensors[read.tensor].role is Role.SCALAR or self.in_lx(position, read):
             return
-        lane = lane_dim(self.kernel, op)
+        lane = self.lane(op)
         order = sorted(read_dims(self.kernel, op, read), key=lambda d: d == lane)
         self.add_operand(position, op, "", read, [self.axes.of[op.name, d] for d in order], 0)
+
+    def lane(self, op: Op) -> str | None:
+        """The dim whose points fill the lanes of SFU."""
+        if op.name not in self.lanes:
+            self.lanes[op.name] = lane_dim(self.kernel, op)
+        return self.lanes[op.name]
 
     def add_matrix(self, position: int, op: Op, role: str, load: Load, parts: Contraction) -> None:
         """An operand of PT: its stick dim is the last of k (a) or of n (b)."""
@@ -370,7 +377,7 @@ class _Builder:
         if parts:
             walked = [numbers[d] for d in (*parts.batch, *parts.m, *parts.n)]
             return walked if parts.n else [*walked, self.axes.unit]
-        lane = lane_dim(self.kernel, op)
+        lane = self.lane(op)
         return [numbers[d] for d in sorted((d.name for d in op.dims), key=lambda d: d == lane)] + [
             numbers[d.name] for d in op.rdims if op.kind is Kind.SCAN
         ]

@@ -83,11 +83,7 @@ class Expr:
         found: set[str] = set()
         for monomial, _ in self.terms:
             for atom in monomial:
-                match atom:
-                    case Name(name):
-                        found.add(name)
-                    case Binary(_, left, right):
-                        found |= left.names | right.names
+                found |= _names_of(atom)
         return frozenset(found)
 
     @cached_property
@@ -200,6 +196,25 @@ class Expr:
                 found.append((tuple(a for a in monomial if a != Name(name)), coefficient))
         return _collect(found)
 
+    def affine(self, names: frozenset[str]) -> tuple[dict[str, Expr], Expr]:
+        """The coefficient of each of `names` that occurs, and the terms without any of them.
+
+        Raises:
+            ValueError: one of them occurs squared or inside `//`, `%`, `min`, `max`.
+        """
+        found: dict[str, list[tuple[Monomial, int]]] = {}
+        rest = []
+        for monomial, coefficient in self.terms:
+            used = names.intersection(n for atom in monomial for n in _names_of(atom))
+            for name in used:
+                others = tuple(a for a in monomial if a != Name(name))
+                if len(others) != len(monomial) - 1 or name in Expr(((others, 1),)).names:
+                    raise ValueError(f"{self} is not affine in {name}")
+                found.setdefault(name, []).append((others, coefficient))
+            if not used:
+                rest.append((monomial, coefficient))
+        return {name: _collect(terms) for name, terms in found.items()}, Expr(tuple(rest))
+
     def is_affine_in(self, names: frozenset[str]) -> bool:
         """True when every name of `names` occurs at most linearly and never with another."""
         for monomial, _ in self.terms:
@@ -238,6 +253,14 @@ class Expr:
         return text
 
     __repr__ = __str__
+
+
+def _names_of(atom: Atom) -> frozenset[str]:
+    match atom:
+        case Name(name):
+            return frozenset((name,))
+        case Binary(_, left, right):
+            return left.names | right.names
 
 
 def _collect(terms: Iterator[tuple[Monomial, int]] | list[tuple[Monomial, int]]) -> Expr:
