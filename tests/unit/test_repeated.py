@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 import pytest
 
@@ -51,6 +53,33 @@ def test_a_softmax_takes_each_exponential_once() -> None:
 def test_what_is_not_the_same_or_too_large_stays(text: str) -> None:
     kernel = parse_kernel(text)
     assert exps(canonicalize(kernel, SPYRE_CARD_V1)) == 2
+
+
+NORM = """
+kernel norm
+arguments x y
+input x: f16[{0}, 128]
+output y: f16[{0}, 128]
+local v: f32[{0}, 1]
+op v reduce i0:{0} | r0:128
+  v[i0, 0] <- sum: x[i0, r0] * x[i0, r0]
+op y map i0:{0} i1:128
+  y[i0, i1] <- f16(x[i0, i1] * rsqrt(v[i0, 0] * 0.0078125 + 0.00001))
+"""
+
+
+@pytest.mark.parametrize(("rows", "points"), [(512, 512), (4, 4 * 128)])
+def test_what_all_elements_of_a_row_need_is_computed_for_the_row(rows: int, points: int) -> None:
+    kernel = parse_kernel(NORM.format(rows))
+    found = canonicalize(kernel, SPYRE_CARD_V1)
+    (op,) = (o for o in found.ops for n in walk(o.body) if isinstance(n, Call) and n.op == "rsqrt")
+    assert prod(d.extent.constant or 0 for d in op.dims) == points  # of few rows it is not worth it
+    x = np.random.default_rng(0).standard_normal((rows, 128)).astype(np.float16)
+    arguments = {"x": x, "y": np.zeros_like(x)}
+    before, after = (evaluate(k, dict(arguments)) for k in (kernel, found))
+    np.testing.assert_allclose(
+        after["y"].astype(np.float32), before["y"].astype(np.float32), rtol=1e-3
+    )
 
 
 LOOKED_UP = """

@@ -1,7 +1,9 @@
-"""Transcendentals that two ops compute at the same points are computed once.
+"""Transcendentals are computed once: for two ops that need the same one, and for all points of an op
+that need the same one.
 
-A softmax's sum and its quotient both need exp(x - max). The value goes to a local f32 tensor, which
-tiling keeps in LX; where a row of it would not fit there, both ops go on computing it.
+A softmax's sum and its quotient both need exp(x - max); every element of a row that is normalized
+needs the same rsqrt(variance). The value goes to a local f32 tensor, which tiling keeps in LX; where
+a row of it would not fit there, the ops go on computing it.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ def share_transcendentals(kernel: Kernel, card: CardSpec) -> Kernel:
     ops = list(kernel.ops)
     for uses in found.values():
         near = [u for u in uses if u.position - uses[0].position <= _APART]
-        if len({u.position for u in near}) < 2 or not _shareable(near, kernel, card):
+        once = len({u.position for u in near}) < 2
+        if (once and not _spares(near[0], kernel, card)) or not _shareable(near, kernel, card):
             continue
         first = near[0]
         source = kernel.ops[first.position]
@@ -110,6 +113,17 @@ def _uses(position: int, op: Op) -> Iterator[_Use]:
         plain = replace(op, body=node, out=Access(op.out.tensor, ()), lookups=())
         form = substituted(plain, names).body
         yield _Use(position, node, walked, (form, tuple(d.extent for d in walked)))
+
+
+def _spares(use: _Use, kernel: Kernel, card: CardSpec) -> bool:
+    """Whether an op repeats the value at so many points that a step more would cost less."""
+    op = kernel.ops[use.position]
+    points, own = (
+        prod(highest(d.extent, kernel.limits) for d in dims)
+        for dims in ((*op.dims, *op.rdims), use.dims)
+    )
+    repeated = (points - own) / card.cores / card.sfu_transcendental_rate  # ns
+    return repeated >= 2 * card.dram_latency_ns
 
 
 def _shareable(uses: list[_Use], kernel: Kernel, card: CardSpec) -> bool:
