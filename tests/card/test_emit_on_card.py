@@ -48,3 +48,18 @@ def test_every_plan_works_in_the_least_lx(name: str) -> None:
         plan = replanned(kernel, seed)
         least = max(lx_peak(plan, step, plan.divisions[step.name], none) for step in plan.steps)
         check_on_card(plan, card=replace(SPYRE_CARD_V1, lx_usable=least), **given(name))
+
+
+@pytest.mark.parametrize("reduce", ["max", "sum"])
+def test_a_reduction_over_looked_up_rows_is_shared(reduce: str) -> None:
+    kernel = parse_kernel(f"""
+kernel shared
+arguments table ids y
+input table: f32[9, 256]
+input ids: i64[2, 16]
+output y: f32[]
+op all reduce | r0:2 r1:16 r2:256
+  lookup k0 = ids[r0, r1] size 9
+  y[] <- {reduce}: table[k0, r2]
+""")
+    check_on_card(kernel, ids=np.arange(32).reshape(2, 16) * 5 % 9)

@@ -403,3 +403,22 @@ op all reduce | r0:{rows} r1:{columns}
     )
     rows_cut = reduce == "sum" and steps > 1  # what goes across lanes is added up in parts
     assert len(kernel.ops) == steps + rows_cut
+
+
+@pytest.mark.parametrize("reduce", ["max", "sum"])
+def test_cores_share_a_reduction_along_the_dim_that_fills_no_sticks(reduce: str) -> None:
+    kernel = same_values(
+        parse_kernel(f"""
+kernel all
+arguments table ids y
+input table: f32[9, 256]
+input ids: i64[2, 16]
+output y: f32[]
+op all reduce | r0:2 r1:16 r2:256
+  lookup k0 = ids[r0, r1] size 9
+  y[] <- {reduce}: table[k0, r2]
+""")
+    )
+    first, *others = kernel.ops
+    assert [d.extent.constant for d in first.dims][:1] == [16]
+    assert [bool(op.lookups) for op in kernel.ops] == [True, *(False for _ in others)]

@@ -20,7 +20,7 @@ from openspyre.ir.kernel import Access, Dim, Kernel, Kind, Load, Op, Role, Tenso
 from openspyre.spec import CardSpec
 
 _WORTH_A_ROW = 1 << 12  # points: below, one instruction more takes as long
-_WORTH = 1 << 15  # points: below, one core is done before a second step has begun
+_WORTH = 1 << 12  # points: below, one core is done before a second step has begun
 
 
 def share_reductions(kernel: Kernel, card: CardSpec) -> Kernel:
@@ -68,15 +68,21 @@ def _row(op: Op, kernel: Kernel, card: CardSpec) -> tuple[Dim, Expr] | None:
 
 def _shared_dim(op: Op, kernel: Kernel, card: CardSpec) -> tuple[Dim, Expr] | None:
     """A reduced dim, and into how many parts to cut it."""
-    if op.kind is not Kind.REDUCE or op.lookups:
+    if op.kind is not Kind.REDUCE:
         return None
     sizes = {d.name: highest(d.extent, kernel.limits) for d in (*op.dims, *op.rdims)}
     results = prod(sizes[d.name] for d in op.dims)
     if results * 4 > card.cores or prod(sizes.values()) < _WORTH:
         return None
     if len(op.rdims) > 1:
-        whole = max(op.rdims, key=lambda d: (min(sizes[d.name], card.cores), -sizes[d.name]))
-        if sizes[whole.name] * 4 > card.cores:
+        lane = lane_dim(kernel, op)
+
+        def sharers(dim: Dim) -> int:  # cores share a dim that fills sticks in whole sticks
+            stick = card.elements_per_stick(op.body.dtype.bytes) if dim.name == lane else 1
+            return min(-(-sizes[dim.name] // stick), card.cores)
+
+        whole = max(op.rdims, key=lambda d: (sharers(d), -sizes[d.name]))
+        if sharers(whole) * 4 > card.cores:
             return whole, whole.extent
     for dim in op.rdims:
         extent = dim.extent.constant
@@ -111,4 +117,5 @@ def _two(
     tensors[name] = Tensor(name, kind, tuple(d.extent for d in dims), Role.LOCAL)
     moved = substituted(replace(op, out=Access(op.out.tensor, ())), {dim.name: place})
     first = replace(moved, name=name, dims=dims, rdims=rdims, out=Access(name, vars_of(dims)))
-    return first, replace(op, rdims=(outer,), body=Load(name, vars_of(dims), kind))
+    whole = replace(op, rdims=(outer,), body=Load(name, vars_of(dims), kind), lookups=())
+    return first, whole

@@ -1,9 +1,9 @@
-"""Transcendentals are computed once: for two ops that need the same one, and for all points of an op
-that need the same one.
+"""Transcendentals are computed once: for two ops that need the same one, and for all points of an
+op that need the same one.
 
 A softmax's sum and its quotient both need exp(x - max); every element of a row that is normalized
-needs the same rsqrt(variance). The value goes to a local f32 tensor, which tiling keeps in LX; where
-a row of it would not fit there, the ops go on computing it.
+needs the same rsqrt(variance). The value goes to a local f32 tensor, which tiling keeps in LX;
+where a row of it would not fit there, the ops go on computing it.
 """
 
 from __future__ import annotations
