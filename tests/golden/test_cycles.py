@@ -20,6 +20,7 @@ from tests.regions import NAMES, load_region
 
 GOLDEN = Path(__file__).parent / "cycles.toml"
 SYMBOLS = (4, 128, 64, 32)
+BATCHES = {"minilm_dyn_captured 8x128": (8, 128)}  # regions at other sizes
 SOFTMAX = """
 kernel softmax
 arguments x y

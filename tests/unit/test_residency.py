@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from openspyre.compiler.emit import emit
 from openspyre.compiler.packing import Span, best_fit, packed
+from openspyre.compiler.pipeline import plan_kernel
 from openspyre.compiler.residency import place
 from openspyre.ir.kernel import Kernel, Space
 from openspyre.ir.program import Copy, Node, TileLoop
@@ -148,3 +150,22 @@ def instructions(body: tuple[Node, ...]) -> Iterator[Node]:
             yield from instructions(node.body)
         else:
             yield node
+
+
+def test_operands_have_bytes_of_their_own_before_they_are_used() -> None:
+    chain = "\n".join(
+        f"op n{k} map i0:64\n  t{k}[i0] <- {f't{k - 1}' if k else 'x'}[i0] + w{k}[i0]"
+        for k in range(6)
+    )
+    names = [f"w{k}" for k in range(6)]
+    declared = [f"input {n}: f32[64]" for n in ("x", *names)]
+    declared += [f"local t{k}: f32[64]" for k in range(5)]
+    text = "\n".join([f"kernel k\narguments x {' '.join(names)} t5", *declared])
+    card = replace(SPYRE_CARD_V1, lx_usable=11 * 128)  # not enough for all tensors side by side
+    planned = plan_kernel(parse_kernel(f"{text}\noutput t5: f32[64]\n{chain}"), card)
+    (step,) = planned.steps
+    tiles = [t for t in emit(planned, card).buffers if t.name.split(".")[-1] in names]
+    assert len(tiles) == 6
+    assert len(step.ops) == 6
+    spans = sorted((t.offset, t.offset + t.bytes * t.slots) for t in tiles)
+    assert all(a[1] <= b[0] for a, b in pairwise(spans))

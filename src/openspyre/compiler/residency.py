@@ -10,7 +10,7 @@ from openspyre.compiler.addressing import pool_pitches, rounded_up
 from openspyre.compiler.axes import StepAxes, step_axes, step_ops
 from openspyre.compiler.packing import Span, best_fit, packed
 from openspyre.compiler.resident import LxTensor, lx_tensor
-from openspyre.compiler.tiles import StepTiles, step_tiles
+from openspyre.compiler.tiles import Content, StepTiles, Tile, step_tiles
 from openspyre.errors import BrokenInvariant
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import (
@@ -25,6 +25,9 @@ from openspyre.ir.kernel import (
     loads,
 )
 from openspyre.spec import CardSpec
+
+_ALWAYS = 1 << 30  # ops: more than a step has
+_SLACKS = range(16, -1, -1)  # ops; the first for which the tiles fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +204,14 @@ class _Packer:
         return None if self.offsets(number, plan, spans, 0) is None else plan
 
     def offsets(
-        self, number: int, plan: StepTiles, spans: Mapping[str, Span], slack: int
+        self, number: int, plan: StepTiles, spans: Mapping[str, Span], slack: int | None
     ) -> list[int] | None:
         """Offsets of the tiles beside what is kept, or None if they do not fit.
 
         Args:
-            slack: ops for which bytes stay untouched before and after a tile is live: time for
-                loads to run ahead and for stores to fall behind.
+            slack: ops for which bytes stay untouched before an operand is live, for its load to
+                run ahead, and after a result is, for its store to fall behind. Without, no two
+                tiles share bytes.
         """
         step = self.kernel.steps[number]
         always = [
@@ -215,7 +219,7 @@ class _Packer:
             for s in spans.values()
             if s.first <= number <= s.last
         ]
-        items = [(t.bytes * t.slots, max(t.first - slack, 0), t.last + slack) for t in plan.tiles]
+        items = [(t.bytes * t.slots, *_kept_free(t, slack)) for t in plan.tiles]
         offsets, end = packed(items, self.card.lx_granule, always)
         return offsets if end <= self.card.lx_usable else None
 
@@ -225,7 +229,7 @@ class _Packer:
             yield name, Residency(Space.LX, span.offset, span.bytes, span.first, span.last)
         for number, step in enumerate(self.kernel.steps):
             plan = self.tiles.get(number) or self.placed(number, self.kept, self.spans)
-            for slack in (len(step.ops), 4, 2, 1, 0):
+            for slack in (None, *_SLACKS):
                 offsets = self.offsets(number, plan, self.spans, slack) if plan else None
                 if offsets is not None:
                     break
@@ -238,6 +242,15 @@ class _Packer:
             for tile, offset in zip(plan.tiles, offsets, strict=True):
                 size = tile.bytes * tile.slots
                 yield tile.name, Residency(Space.LX, offset, size, number, number)
+
+
+def _kept_free(tile: Tile, slack: int | None) -> tuple[int, int]:
+    """The ops from which to which no other tile takes the bytes of this one."""
+    if slack is None:
+        return 0, _ALWAYS
+    early = slack if tile.content is Content.OPERAND else 0
+    late = slack if tile.content is Content.RESULT else 0
+    return max(tile.first - early, 0), tile.last + late
 
 
 # --- the pool -------------------------------------------------------------------------------
