@@ -20,7 +20,7 @@ from tests.regions import NAMES, load_region
 
 GOLDEN = Path(__file__).parent / "cycles.toml"
 SYMBOLS = (4, 128, 64, 32)
-BATCHES = {"minilm_dyn_captured 8x128": (8, 128)}  # regions at other sizes
+AT_OTHER_SIZES = {"minilm_dyn_8x128": ("minilm_dyn_captured", (8, 128))}
 SOFTMAX = """
 kernel softmax
 arguments x y
@@ -57,6 +57,7 @@ op y reduce | r0:1048576
 def cases() -> dict[str, Kernel]:
     """What is measured, by name."""
     found = {name: load_region(name) for name in NAMES}
+    found |= {name: load_region(region) for name, (region, _) in AT_OTHER_SIZES.items()}
     found["softmax_512x1024"] = parse_kernel(SOFTMAX)
     for m, n in ((512, 4096), (64, 4096), (1, 4096)):
         found[f"linear_{m}x{n}x4096"] = parse_kernel(
@@ -74,9 +75,9 @@ def card() -> SoftwareCard:
     return SoftwareCard(memory=1 << 30, threads=1)
 
 
-def measured(card: SoftwareCard, kernel: Kernel) -> Report:
-    """One launch with symbols at the sizes of SYMBOLS, every argument at a stick border."""
-    sizes = SYMBOLS[: len(kernel.symbols)]
+def measured(card: SoftwareCard, kernel: Kernel, sizes: tuple[int, ...] = SYMBOLS) -> Report:
+    """One launch with symbols at `sizes`, every argument at a stick border."""
+    sizes = sizes[: len(kernel.symbols)]
     limits = dict(zip(kernel.symbols, ((n, n) for n in sizes), strict=True))
     program = compile_kernel(replace(kernel, limits=limits), SPYRE_CARD_V1)
     loaded = card.load_program(program)
@@ -101,7 +102,8 @@ def row(report: Report) -> dict[str, float]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_cycles(name: str, card: SoftwareCard, update_golden: bool) -> None:
-    found = row(measured(card, CASES[name]))
+    _, sizes = AT_OTHER_SIZES.get(name, ("", SYMBOLS))
+    found = row(measured(card, CASES[name], sizes))
     golden = tomllib.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
     if update_golden:
         golden[name] = found
