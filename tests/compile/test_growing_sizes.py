@@ -17,7 +17,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from openspyre.ir.text import print_kernel
 from openspyre.runtime import launch
-from openspyre.runtime.launch import size_class
+from openspyre.runtime.sizes import size_class
 
 SIZES = (*range(1, 10), 16, 17, 32, 33, 63, 64, 65, 100, 128, 129, 256, 257, 300, 511, 512)
 CLASSES = len({size_class(n) for n in SIZES})
