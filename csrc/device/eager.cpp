@@ -11,10 +11,12 @@
 #include <atomic>
 #include <mutex>
 #include <set>
+#include <utility>
 
 #include "copy.h"
 #include "eager_call.h"
 #include "eager_python.h"
+#include "eager_recall.h"
 #include "kernel.h"
 
 namespace openspyre {
@@ -38,14 +40,16 @@ const std::string* forever(std::string text) {
 
 // A call with the very sizes and strides that were seen before.
 struct Exact {
-  const Entry* entry;  // null: nothing to compute
+  const Entry* entry = nullptr;      // null: nothing to compute
+  const std::string* why = nullptr;  // not null: the card has no program for these sizes
   Sizes symbols;
-  std::vector<OutputForm> made;  // outputs to allocate
+  std::vector<OutputForm> made;  // outputs to allocate, or what written tensors must be
 };
 
 struct Op {
   OpPlan plan;
   std::mutex mutex;
+  Recall recall;
   Table<std::shared_ptr<const Exact>> exact;
   Table<std::vector<std::shared_ptr<const Entry>>> patterns;
 };
@@ -143,14 +147,21 @@ void take_outputs(const OpPlan& plan, const c10::OperatorHandle& op, const Stack
   for (const size_t position : plan.written) call.outputs.push_back(arguments[position].toTensor());
 }
 
-// A written tensor shares bytes with an argument in a way that needs a temporary.
-enum class Sharing { None, Whole, Partly };
+// How a written tensor shares bytes with arguments: not, as the argument that it is itself, with
+// another one byte for byte, or in another way. The last two need more than its sizes to be seen.
+enum class Sharing { None, Itself, Whole, Partly };
 
-Sharing sharing(const Call& call) {
+Sharing sharing(const OpPlan& plan, const Call& call) {
   Sharing worst = Sharing::None;
-  for (const Tensor& out : call.outputs) {
+  for (size_t i = 0; i < call.outputs.size(); ++i) {
+    const Tensor& out = call.outputs[i];
+    bool seen = plan.arguments[plan.written[i]].kind == ArgumentPlan::Written;
     for (const Tensor* in : call.inputs) {
       if (in->storage().unsafeGetStorageImpl() != out.storage().unsafeGetStorageImpl()) continue;
+      if (in->is_same(out) && !std::exchange(seen, true)) {
+        worst = std::max(worst, Sharing::Itself);
+        continue;
+      }
       if (in->numel() == 0 || out.numel() == 0) continue;
       const bool same = in->const_data_ptr() == out.const_data_ptr() &&
                         in->scalar_type() == out.scalar_type() && in->sizes() == out.sizes() &&
@@ -162,6 +173,11 @@ Sharing sharing(const Call& call) {
     }
   }
   return worst;
+}
+
+// Whether the kernel may write the tensors themselves, not a temporary.
+bool is_direct(const OpPlan& plan, Sharing shared) {
+  return shared == Sharing::None || (shared != Sharing::Partly && plan.pointwise);
 }
 
 // What PyTorch checks of written tensors, and the checks on meta tensors do not all see.
@@ -184,19 +200,31 @@ OutputForm form_of(const Tensor& tensor) {
           Sizes(tensor.strides().begin(), tensor.strides().end()), tensor.scalar_type()};
 }
 
-// Gives written tensors the sizes that PyTorch's own check gave their doubles.
-bool resize_outputs(const OpPlan& plan, const MetaCall& metas, Call& call) {
-  bool resized = false;
-  for (size_t i = 0; i < plan.written.size(); ++i) {
-    const Tensor& meta = metas.argument(plan.written[i]).toTensor();
+// Whether written tensors take the sizes that PyTorch wants of them without its warning that one
+// with elements loses them.
+bool fits_silently(const std::vector<OutputForm>& forms, const Call& call) {
+  for (size_t i = 0; i < call.outputs.size(); ++i)
+    if (call.outputs[i].numel() != 0 && call.outputs[i].sizes() != c10::IntArrayRef(forms[i].sizes))
+      return false;
+  return true;
+}
+
+void fit_outputs(const std::vector<OutputForm>& forms, Call& call) {
+  for (size_t i = 0; i < call.outputs.size(); ++i) {
     const Tensor& out = call.outputs[i];
-    if (meta.sizes() == out.sizes()) continue;
-    out.resize_(meta.sizes());
-    if (meta.strides() != out.strides())
-      out.unsafeGetTensorImpl()->set_sizes_and_strides(meta.sizes(), meta.strides());
-    resized = true;
+    if (out.sizes() == c10::IntArrayRef(forms[i].sizes)) continue;
+    out.resize_(c10::IntArrayRef(forms[i].sizes));
+    if (out.strides() != c10::IntArrayRef(forms[i].strides))
+      out.unsafeGetTensorImpl()->set_sizes_and_strides(forms[i].sizes, forms[i].strides);
   }
-  return resized;
+}
+
+// Makes the outputs what they must be.
+void prepare(const OpPlan& plan, const std::vector<OutputForm>& forms, Call& call) {
+  if (plan.written.empty())
+    allocate(forms, call.device, call);
+  else
+    fit_outputs(forms, call);
 }
 
 void finish(const OpPlan& plan, const c10::OperatorHandle& op, Stack* stack, Call& call) {
@@ -205,7 +233,9 @@ void finish(const OpPlan& plan, const c10::OperatorHandle& op, Stack* stack, Cal
     stack->emplace_back(std::move(call.outputs[i]));
 }
 
-void launch(const OpPlan& plan, const Entry& entry, const Sizes& symbols, const Call& call) {
+// Returns null, or why the card has no program for these sizes.
+const std::string* launch(const OpPlan& plan, const Entry& entry, const Sizes& symbols,
+                          const Call& call) {
   Binding binding;
   for (const auto& source : entry.arguments) {
     if (source.kind == Source::Scalar) {
@@ -216,7 +246,8 @@ void launch(const OpPlan& plan, const Entry& entry, const Sizes& symbols, const 
     binding.addresses.push_back(reinterpret_cast<uint64_t>(tensor.const_data_ptr()));
   }
   binding.sizes = symbols;
-  launch_kernel(entry.kernel, binding, call.device.index());
+  auto why = launch_kernel(entry.kernel, binding, call.device.index());
+  return why ? forever(*std::move(why)) : nullptr;
 }
 
 std::shared_ptr<const Entry> matching(const std::vector<std::shared_ptr<const Entry>>& entries,
@@ -237,44 +268,63 @@ std::shared_ptr<const Entry> entry_for(Op& known, const c10::OperatorHandle& op,
       if (auto entry = matching(found->second, views)) return entry;
   }
   ++misses;
-  auto made = ask_python(known.plan, op, stack, call, views);
+  auto made = ask_python(known.plan, op, stack, call, views, key);
   const std::lock_guard<std::mutex> lock(known.mutex);
   auto& entries = known.patterns[std::vector<int64_t>(key.begin(), key.end())];
   entries.push_back(made);
   return made;
 }
 
+// The forms of the results or of written tensors, from PyTorch's own checks of the call. Null if
+// PyTorch cannot tell.
+std::optional<std::vector<OutputForm>> told(const OpPlan& plan, const c10::OperatorHandle& op,
+                                            const Stack& stack) {
+  MetaCall metas;
+  Stack results;
+  try {
+    results = metas.run(op, stack);
+  } catch (const c10::NotImplementedError&) {
+    return std::nullopt;
+  } catch (const std::exception& error) {
+    if (!is_not_implemented(error)) throw;
+    return std::nullopt;
+  }
+  std::vector<OutputForm> forms;
+  for (const size_t position : plan.written)
+    forms.push_back(form_of(metas.argument(position).toTensor()));
+  if (!plan.written.empty()) return forms;
+  for (const auto& result : results)
+    forms.push_back(result.isTensor() && result.toTensor().defined()
+                        ? form_of(result.toTensor())
+                        : OutputForm{{}, {}, c10::ScalarType::Undefined});
+  return forms;
+}
+
 // A call whose sizes have not been seen: PyTorch checks it, then its pattern is looked up.
 const std::string* run_new(Op& known, const c10::OperatorHandle& op, Stack* stack, Call& call,
                            Sharing shared) {
   const OpPlan& plan = known.plan;
-  MetaCall metas;
-  Stack results;
-  try {
-    results = metas.run(op, *stack);
-  } catch (const c10::NotImplementedError&) {
-    return forever("PyTorch cannot tell the shape of its result");
-  } catch (const std::exception& error) {
-    if (!is_not_implemented(error)) throw;
-    return forever("PyTorch cannot tell the shape of its result");
+  bool direct = is_direct(plan, shared);
+  const bool recalls = direct || shared == Sharing::Itself;
+  bool remember = direct;
+  auto exact = std::make_shared<Exact>();
+  auto forms = recalls ? known.recall.find(op, call) : std::nullopt;
+  if (!forms) {
+    forms = told(plan, op, *stack);
+    if (!forms) return forever("PyTorch cannot tell the shape of its result");
+    const bool silent = fits_silently(*forms, call);
+    remember &= silent;
+    if (recalls && silent) known.recall.add(op, call, *forms);
   }
   check_overlaps(call);
-  bool remember = shared == Sharing::None || (shared == Sharing::Whole && plan.pointwise);
-  auto exact = std::make_shared<Exact>();
-  if (plan.written.empty()) {
-    for (const auto& result : results) {
-      if (!result.isTensor() || !result.toTensor().defined())
-        return forever("it does not always return tensors");
-      exact->made.push_back(form_of(result.toTensor()));
-    }
-    for (const OutputForm& form : exact->made)
-      if (!on_card_dtype(form.dtype)) return no_dtype(form.dtype);
-    allocate(exact->made, call.device, call);
-  } else if (resize_outputs(plan, metas, call)) {
-    remember = false;
+  exact->made = *std::move(forms);
+  for (const OutputForm& form : exact->made) {
+    if (form.dtype == c10::ScalarType::Undefined)
+      return forever("it does not always return tensors");
+    if (!on_card_dtype(form.dtype)) return no_dtype(form.dtype);
   }
+  prepare(plan, exact->made, call);
   // Several cores would write an element that lies in the tensor twice; a copy writes in order.
-  bool direct = shared == Sharing::None || (shared == Sharing::Whole && plan.pointwise);
   for (const Tensor& out : call.outputs) direct &= !may_overlap_itself(out);
   remember &= direct;
   const auto originals = call.outputs;
@@ -290,19 +340,18 @@ const std::string* run_new(Op& known, const c10::OperatorHandle& op, Stack* stac
     if (!entry->kernel) return &entry->why;
     exact->symbols = entry->sizes(views);
     exact->entry = entry.get();
-    launch(plan, *entry, exact->symbols, call);
-  } else {
-    exact->entry = nullptr;
+    exact->why = launch(plan, *entry, exact->symbols, call);
   }
-  if (!direct)
+  if (!direct && !exact->why)
     for (size_t i = 0; i < originals.size(); ++i) copy_elements(call.outputs[i], originals[i]);
   call.outputs = originals;
+  const std::string* const why = exact->why;
   if (remember) {
     const std::lock_guard<std::mutex> lock(known.mutex);
     if (known.exact.size() >= kMostExact) known.exact.clear();
     known.exact[std::vector<int64_t>(call.key.begin(), call.key.end())] = std::move(exact);
   }
-  return nullptr;
+  return why;
 }
 
 }  // namespace
@@ -317,17 +366,18 @@ const std::string* run_eager(const c10::OperatorHandle& op, Stack* stack) {
   take_outputs(plan, op, *stack, call);
   if (const char* why = gather(plan, *stack, call)) return forever(why);
   const c10::DeviceGuard guard(call.device);
-  const Sharing shared = sharing(call);
-  const bool direct = shared == Sharing::None || (shared == Sharing::Whole && plan.pointwise);
+  const Sharing shared = sharing(plan, call);
   std::shared_ptr<const Exact> exact;
-  if (direct) {
+  if (is_direct(plan, shared)) {
     const std::lock_guard<std::mutex> lock(found.mutex);
     const auto hit = found.exact.find(as_ref(call.key));
     if (hit != found.exact.end()) exact = hit->second;
   }
   if (exact) {
-    if (plan.written.empty()) allocate(exact->made, call.device, call);
-    if (exact->entry) launch(plan, *exact->entry, exact->symbols, call);
+    if (exact->why) return exact->why;
+    prepare(plan, exact->made, call);
+    if (exact->entry)
+      if (const auto* why = launch(plan, *exact->entry, exact->symbols, call)) return why;
   } else if (const std::string* why = run_new(found, op, stack, call, shared)) {
     return why;
   }

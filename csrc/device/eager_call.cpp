@@ -1,6 +1,8 @@
 #include "eager_call.h"
 
 #include <ATen/ops/item.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/ScalarTypeToTypeMeta.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
@@ -270,7 +272,7 @@ bool may_overlap_itself(const Tensor& tensor) {
 bool is_launch_scalar(const ArgumentPlan& plan, const IValue& value, bool has_floats) {
   if (plan.scalar == 0) return false;
   if (value.isDouble()) return true;
-  const bool any = plan.scalar == 3 || (plan.scalar == 2 && has_floats);
+  const bool any = plan.scalar == kAnyNumber || (plan.scalar == 2 && has_floats);
   return any && value.isInt() && std::abs(value.toInt()) <= kExactInt;
 }
 
@@ -284,6 +286,8 @@ bool is_launch_scalar(const Tensor& host) {
 const char* gather(const OpPlan& plan, const torch::jit::Stack& stack, Call& call) {
   Gathering gathering(call);
   const auto arguments = torch::jit::last(stack, plan.arguments.size());
+  call.key.push_back(
+      int64_t(c10::typeMetaToScalarType(c10::get_default_dtype())));  // int / int has this one
   for (size_t i = 0; i < plan.arguments.size(); ++i) {
     if (plan.arguments[i].kind == ArgumentPlan::Written) continue;
     if (const char* why = gathering.value(arguments[i], plan.arguments[i])) return why;
@@ -298,6 +302,8 @@ const char* gather(const OpPlan& plan, const torch::jit::Stack& stack, Call& cal
   }
   if (!call.has_device) return "no argument is on the card";
   gathering.finish();
+  if (plan.sized_by_scalars)
+    for (const double scalar : call.scalars) call.key.push_back(bits_of(scalar));
   return nullptr;
 }
 

@@ -41,17 +41,20 @@ struct EqualWords {
 template <typename T>
 using Table = std::unordered_map<std::vector<int64_t>, T, HashWords, EqualWords>;
 
+constexpr uint8_t kAnyNumber = 3;  // see Described.scalars (frontend/eager.py)
+
 // How an argument enters a key.
 struct ArgumentPlan {
   enum Kind : uint8_t { Value, DType, Format, Written };
   Kind kind = Value;
-  uint8_t scalar = 0;  // see Described.scalars (frontend/eager.py)
+  uint8_t scalar = 0;  // see Described.scalars
 };
 
 struct OpPlan {
   std::string why;  // not empty: never served
   bool pointwise = false;
   bool rounds = false;
+  bool sized_by_scalars = false;  // the size of a result depends on launch scalars
   std::vector<ArgumentPlan> arguments;
   std::vector<size_t> written;  // arguments; empty: results are new tensors
 };
@@ -65,7 +68,7 @@ struct Call {
   c10::SmallVector<const at::Tensor*, 8> inputs;  // on the card, in argument order
   c10::SmallVector<at::Tensor, 2> outputs;
   c10::SmallVector<double, 4> scalars;
-  Words key;  // structure, then sizes and strides of every tensor
+  Words key;  // structure, then what sizes depend on: sizes and strides of every tensor, mostly
   size_t structure = 0;
   c10::Device device{c10::kPrivateUse1};
   bool has_device = false;

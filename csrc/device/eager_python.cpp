@@ -51,6 +51,12 @@ std::string text_of(PyObject* object) {
   return text;
 }
 
+template <typename Words>
+PyObject* as_bytes(const Words& words) {
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(words.data()),
+                                   static_cast<Py_ssize_t>(words.size() * sizeof(int64_t)));
+}
+
 int64_t int_at(PyObject* tuple, Py_ssize_t index) {
   PyObject* const item = PyTuple_GetItem(tuple, index);
   if (!item) raise();
@@ -159,12 +165,9 @@ std::vector<SizeSource> size_sources(PyObject* tuple, const Views& views) {
 
 std::shared_ptr<const Entry> read_entry(PyObject* answer, const Views& views) {
   auto entry = std::make_shared<Entry>();
-  if (PyUnicode_Check(answer)) {
-    entry->why = text_of(answer);
-    return entry;
-  }
   PyObject *kernel = nullptr, *arguments = nullptr, *symbols = nullptr, *exact = nullptr;
-  if (!PyArg_ParseTuple(answer, "OO!O!O!", &kernel, &PyTuple_Type, &arguments, &PyTuple_Type,
+  const char* why = nullptr;
+  if (!PyArg_ParseTuple(answer, "OsO!O!O!", &kernel, &why, &PyTuple_Type, &arguments, &PyTuple_Type,
                         &symbols, &PyTuple_Type, &exact))
     raise();
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments); ++i) {
@@ -172,8 +175,10 @@ std::shared_ptr<const Entry> read_entry(PyObject* answer, const Views& views) {
     entry->arguments.push_back(
         {int_at(item, 0) == 1 ? Source::Scalar : Source::Tensor, size_t(int_at(item, 1))});
   }
+  entry->why = why;
   entry->symbols = size_sources(symbols, views);
   entry->exact = size_sources(exact, views);
+  if (kernel == Py_None) return entry;
   Py_INCREF(kernel);
   entry->kernel = kernel;
   return entry;
@@ -227,14 +232,16 @@ OpPlan plan_of(const c10::OperatorHandle& op) {
   plan.why = why;
   plan.pointwise = pointwise != 0;
   plan.rounds = rounds != 0;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(scalars); ++i)
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(scalars); ++i) {
     plan.arguments[i].scalar = static_cast<uint8_t>(int_at(scalars, i));
+    plan.sized_by_scalars |= plan.arguments[i].scalar == kAnyNumber;
+  }
   return plan;
 }
 
 std::shared_ptr<const Entry> ask_python(const OpPlan& plan, const c10::OperatorHandle& op,
                                         const torch::jit::Stack& stack, const Call& call,
-                                        const Views& views) {
+                                        const Views& views, const Words& pattern) {
   const WithGil gil;
   Arguments arguments(call, views);
   const auto values = torch::jit::last(stack, plan.arguments.size());
@@ -243,11 +250,11 @@ std::shared_ptr<const Entry> ask_python(const OpPlan& plan, const c10::OperatorH
     PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i),
                      arguments.value(values[i], plan.arguments[i]).release());
   const Owned outputs = arguments.outputs();
-  const Owned ask = from_frontend("compiled");
+  const Owned ask = from_frontend("compiled"), key = checked(as_bytes(pattern));
   const auto& schema = op.schema();
-  const Owned answer =
-      checked(PyObject_CallFunction(ask.get(), "ssOO", schema.name().c_str(),
-                                    schema.overload_name().c_str(), tuple.get(), outputs.get()));
+  const Owned answer = checked(PyObject_CallFunction(ask.get(), "ssOOO", schema.name().c_str(),
+                                                     schema.overload_name().c_str(), key.get(),
+                                                     tuple.get(), outputs.get()));
   return read_entry(answer.get(), views);
 }
 
@@ -259,9 +266,43 @@ bool is_not_implemented(const std::exception& error) {
   return raised && raised->matches(PyExc_NotImplementedError);
 }
 
-void launch_kernel(void* kernel, const Binding& binding, int device) {
+std::string recalled(const c10::OperatorHandle& op, const std::vector<int64_t>& structure) {
   const WithGil gil;
-  if (!launch(static_cast<PyObject*>(kernel), binding, device)) raise();
+  const Owned ask = from_frontend("recalled"), key = checked(as_bytes(structure));
+  const auto& schema = op.schema();
+  const Owned answer = checked(PyObject_CallFunction(ask.get(), "ssO", schema.name().c_str(),
+                                                     schema.overload_name().c_str(), key.get()));
+  char* bytes = nullptr;
+  Py_ssize_t length = 0;
+  if (PyBytes_AsStringAndSize(answer.get(), &bytes, &length) < 0) raise();
+  return {bytes, static_cast<size_t>(length)};
+}
+
+void record(const c10::OperatorHandle& op, const std::vector<int64_t>& structure,
+            const std::vector<int64_t>& words) {
+  const WithGil gil;
+  const Owned tell = from_frontend("record"), key = checked(as_bytes(structure)),
+              added = checked(as_bytes(words));
+  const auto& schema = op.schema();
+  checked(PyObject_CallFunction(tell.get(), "ssOO", schema.name().c_str(),
+                                schema.overload_name().c_str(), key.get(), added.get()));
+}
+
+std::optional<std::string> launch_kernel(void* kernel, const Binding& binding, int device) {
+  const WithGil gil;
+  if (launch(static_cast<PyObject*>(kernel), binding, device)) return std::nullopt;
+  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  const Owned unsupported = from_frontend("Unsupported");
+  if (!value || !PyErr_GivenExceptionMatches(value, unsupported.get())) {
+    PyErr_Restore(type, value, trace);
+    raise();
+  }
+  const Owned owned_type(type), owned_value(value), owned_trace(trace);
+  const Owned reason = from_frontend("reason");
+  const Owned text = checked(PyObject_CallOneArg(reason.get(), value));
+  return text_of(text.get());
 }
 
 }  // namespace openspyre

@@ -25,6 +25,11 @@ const std::string kNoName;
 std::atomic<bool> timed{false};
 thread_local std::array<c10::StreamId, kMaxDevices> current_streams{};
 
+// An error of the card begins with the source of an instruction: of an eager op, its name.
+std::string named(const std::string& work, const std::string& error) {
+  return error.compare(0, work.size() + 1, work + ":") == 0 ? error : work + ": " + error;
+}
+
 }  // namespace
 
 // A record or a wait: needs no engine.
@@ -243,7 +248,7 @@ void Queues::execute(Lock& lock, Unit& on, Work& work) {
   if (code != SPYRE_OK) {
     late = std::make_shared<Late>();
     late->code = code;
-    late->text = work.name() + ": " + error.text;
+    late->text = named(work.name(), error.text);
   }
   lock.lock();
   Stream& stream = *work.stream;

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import openspyre
 from openspyre.runtime import cache
-from openspyre.runtime.cache import Contents, ProgramCache, program_cache
+from openspyre.runtime.cache import Contents, Kind, ProgramCache, program_cache
 from openspyre.settings import settings
 from openspyre.tools.cli import app
 
@@ -54,6 +54,14 @@ def test_what_was_kept_is_found(store: ProgramCache) -> None:
     assert ProgramCache(store.folder, store.limit).find(KEY) == b"another"
 
 
+def test_a_key_means_one_thing_of_each_kind(store: ProgramCache) -> None:
+    store.keep(KEY, b"program")
+    assert store.find(KEY, Kind.PATTERN) is None
+    store.keep(KEY, b"pattern", Kind.PATTERN)
+    store.discard(KEY)
+    assert (store.find(KEY), store.find(KEY, Kind.PATTERN)) == (None, b"pattern")
+
+
 def test_only_this_user_can_read_it(store: ProgramCache) -> None:
     old = os.umask(0)
     try:
@@ -72,10 +80,11 @@ def test_only_this_user_can_read_it(store: ProgramCache) -> None:
         lambda data: data[:-1],
         lambda data: data + b"x",
         lambda data: data[:8] + bytes(32) + data[40:],
+        lambda data: data[:-1] + b"n",
         lambda data: bytes(len(data)),
         lambda data: b"something else entirely",
     ],
-    ids=["empty", "no header", "truncated", "longer", "another key", "zeros", "foreign"],
+    ids=["empty", "no header", "truncated", "longer", "another key", "another letter", "zeros", "foreign"],
 )
 def test_an_entry_that_is_not_right_goes(store: ProgramCache, broken: object) -> None:
     store.keep(KEY, b"program")
@@ -151,7 +160,7 @@ def test_those_unused_for_longest_go(store: ProgramCache) -> None:
         if number == 100:
             assert store.find(key(0)) is not None  # in use again
     limit = store.limit // BLOCK
-    assert limit * 14 // 16 < store.contents().entries <= limit + 1
+    assert limit * 14 // 16 < store.contents().programs <= limit + 1
     there = {n for n in range(300) if (store.folder / f"{key(n)}.program").exists()}
     assert 0 in there
     assert there - {0} == set(range(300 - len(there) + 1, 300))
@@ -177,7 +186,7 @@ def test_a_program_larger_than_the_limit_is_not_kept(store: ProgramCache) -> Non
 def test_a_file_in_the_way_is_one_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = ProgramCache(tmp_path / "file" / "programs", 1 << 20)
-    assert (store.find(KEY), store.contents()) == (None, Contents(0, 0))
+    assert (store.find(KEY), store.contents()) == (None, Contents(0, 0, 0))
     with pytest.warns(UserWarning, match=r"file/programs: .*OPENSPYRE_CACHE"):
         store.keep(KEY, b"program")
     store.keep(KEY, b"program")  # a second warning would be an error
@@ -211,7 +220,7 @@ def test_programs_of_another_user_are_left_alone(
     assert store.find(KEY) is None
     with pytest.warns(UserWarning, match="belongs to another user"):
         store.keep(OTHER, b"program")
-    assert store.contents().entries == 1
+    assert store.contents().programs == 1
 
 
 @pytest.mark.parametrize("switch", ["on", "off"])
@@ -227,12 +236,14 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, switch: st
         store.keep(KEY, b"program")
         foreign = store.folder / "notes.txt"
         foreign.write_text("mine")
-        expected = {"entries": 1, "bytes": 55, "folder": str(tmp_path / "programs")}
+        store.keep(KEY, b"pattern", Kind.PATTERN)
+        expected = {"programs": 1, "patterns": 1, "bytes": 158}
+        expected |= {"folder": str(tmp_path / "programs")}
         expected |= {"limit": 3 << 20, "on": switch == "on"}
         shown = CliRunner().invoke(app, ["cache", "show", "--json"])
         assert json.loads(shown.stdout) == expected
         said = CliRunner().invoke(app, ["cache", "clear"]).stdout
-        assert said.startswith("removed 1 programs, 0.0 MiB of 3 MiB, in ")
+        assert said.startswith("removed 1 programs and 1 eager patterns, 0.0 MiB of 3 MiB, in ")
         assert said.endswith(" (switched off)\n") == (switch == "off")
         assert list(store.folder.iterdir()) == [foreign]
         shown = CliRunner().invoke(app, ["cache", "show"])

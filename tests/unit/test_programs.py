@@ -162,7 +162,7 @@ def test_an_error_names_the_users_line(
     with pytest.raises(kind, match=r"at model\.py:7 add") as caught:
         program_bytes(parse_kernel(TEXT), SPYRE_CARD_V1)
     assert caught.value.__context__ is None
-    assert store.contents().entries == 0
+    assert store.contents().programs == 0
 
 
 def test_a_card_with_other_numbers_is_another_key() -> None:

@@ -2,25 +2,29 @@
 
 The native side (csrc/device/eager.cpp) asks twice: once per op what may be served (`description`),
 and once per pattern of arguments for a kernel (`compiled`). Importing this module loads neither
-Dynamo nor Inductor; the first `compiled` does.
+Dynamo nor Inductor; the first pattern that is not on the disk does.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 import torch
 from torch._ops import OpOverload
 
-from openspyre.errors import Unsupported
-from openspyre.ir.index import Expr
-from openspyre.ir.kernel import Kernel, Role, Tensor
-from openspyre.ir.text import print_kernel
+from openspyre.errors import InvalidKernel, Unsupported
+from openspyre.frontend import patterns
+from openspyre.frontend.eager_call import Argument, Form, Inputs, Number, SizeSource, Source
+from openspyre.frontend.patterns import Answer, recalled, record
 from openspyre.runtime.launch import load_kernel
+
+# The native side finds all of this here.
+__all__ = [
+    "Compiled", "Form", "Number", "Unsupported", "compiled", "description", "reason", "recalled",
+    "record",
+]  # fmt: skip
 
 aten = torch.ops.aten
 
@@ -35,7 +39,6 @@ _UNSERVED_TAGS = {
     torch.Tag.data_dependent_output: "its result depends on values, not only on shapes",
     torch.Tag.dynamic_output_shape: "the size of its result depends on values",
 }
-_STRIDES = (2, 2**40)  # what a stride may be: one program serves them all
 
 
 class Described(NamedTuple):
@@ -45,7 +48,7 @@ class Described(NamedTuple):
         why: why it is never served; empty if it may be.
         pointwise: the result at a point depends on the arguments at that point only.
         scalars: by argument, 1 where a float is a launch scalar, 2 where any number is one if the
-            tensors are floats, 3 where any number is one, else 0.
+            tensors are floats, 3 where any number is one and sizes depend on it, else 0.
         rounds: launch scalars are rounded to the dtype of the tensors.
     """
 
@@ -55,34 +58,17 @@ class Described(NamedTuple):
     rounds: bool = False
 
 
-class Form(NamedTuple):
-    """A tensor without its values; sizes and strides are examples, except that 0 and 1 stay."""
-
-    dtype: torch.dtype
-    on_card: bool
-    wrapped: bool  # a Python number that PyTorch made a tensor of
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-
-
-class Number(NamedTuple):
-    """A number that is passed at launch."""
-
-    example: float
-
-
-Source = tuple[int, int]  # (0, tensor), (1, launch scalar)
-SizeSource = tuple[int, int, int]  # (0 size or 1 stride, tensor, dim)
-
-
 class Compiled(NamedTuple):
     """A kernel and what a launch passes; tensors are numbered in argument order, outputs last.
 
     Attributes:
-        exact: sizes that must be as in the example.
+        kernel: None if there is none.
+        why: why there is none.
+        exact: sizes that must be as in the example, for this to be so.
     """
 
     kernel: Any
+    why: str
     arguments: tuple[Source, ...]
     symbols: tuple[SizeSource, ...]
     exact: tuple[SizeSource, ...]
@@ -172,25 +158,56 @@ _RENAMED = {"_index_put_impl": "index_put"}
 _tracing = threading.RLock()
 _TRACER = "spyre-eager"
 
-Argument = Union[Form, Number, Sequence[Any], Any]
-
 
 def compiled(
-    name: str, overload: str, arguments: tuple[Argument, ...], outputs: tuple[Form, ...]
-) -> Compiled | str:
-    """A kernel for the op, or why there is none.
+    name: str,
+    overload: str,
+    pattern: bytes,
+    arguments: tuple[Argument, ...],
+    outputs: tuple[Form, ...],
+) -> Compiled:
+    """A kernel for the op, or why there is none: from the disk, lowered where it is not there.
 
     Args:
+        pattern: stands for all of `arguments` and `outputs` but what are examples.
         arguments: one per argument of the schema; those written to (`out`) are None.
         outputs: the tensors to write.
     """
+    inputs = Inputs(arguments)
+    asked = patterns.Asked.of(inputs, outputs)
+    key = patterns.pattern_key(name, overload, pattern)
+    answer = patterns.found(key, asked)
+    if answer is not None:
+        try:
+            return _loaded(answer)
+        except InvalidKernel:
+            patterns.discard(key)
+    answer = _lowered(name, overload, inputs, outputs)
+    patterns.keep(key, asked, answer)
+    return _loaded(answer)
+
+
+def reason(error: Unsupported) -> str:
+    """Why an op runs on the CPU, from what the compiler says."""
+    return f"{error.what}: {error.why}" if error.why else error.what
+
+
+def _loaded(answer: Answer) -> Compiled:
+    kernel = load_kernel(answer.text) if answer.text else None
+    exact = tuple(source for source, _ in answer.exact)
+    return Compiled(kernel, answer.why, answer.arguments, answer.symbols, exact)
+
+
+def _lowered(name: str, overload: str, inputs: Inputs, outputs: tuple[Form, ...]) -> Answer:
     op = _overload(name, overload)
     assert op is not None
-    result: list[Compiled | str | BaseException] = []
+    result: list[Answer | BaseException] = []
 
     def work() -> None:
         try:
-            result.append(_compiled(op, arguments, outputs))
+            from openspyre.frontend.one_node import answer_for  # loads Inductor
+
+            result.append(answer_for(op, functional(op), inputs, outputs))
         except BaseException as error:  # handed to the caller's thread below
             result.append(error)
 
@@ -203,109 +220,3 @@ def compiled(
     if isinstance(result[0], BaseException):
         raise result[0]
     return result[0]
-
-
-def _compiled(
-    op: OpOverload, arguments: tuple[Argument, ...], outputs: tuple[Form, ...]
-) -> Compiled | str:
-    from openspyre.frontend.one_node import NotOneKernel, kernel_of  # loads Inductor
-
-    inputs = Inputs(arguments)
-    forms = [f for f in inputs.leaves if isinstance(f, Form) and f.on_card] + list(outputs)
-    try:
-        lowered = kernel_of(op, functional(op), inputs, outputs)
-        kernel, symbols = _free_strides(lowered.kernel, lowered.tensors, lowered.symbols)
-        sources = tuple(symbols[s] for s in kernel.symbols)
-        first = tuple(forms[n].strides[d] if kind else forms[n].sizes[d] for kind, n, d in sources)
-        callable_kernel = load_kernel(print_kernel(kernel), first)
-    except NotOneKernel as error:
-        return str(error)
-    except Unsupported as error:
-        return f"{error.what}: {error.why}" if error.why else error.what
-    return Compiled(
-        callable_kernel,
-        tuple(lowered.sources[a] for a in kernel.arguments),
-        sources,
-        tuple(symbols[s] for s in lowered.exact),
-    )
-
-
-class Inputs:
-    """The leaves of the arguments in order: tensors on the card, and launch scalars."""
-
-    def __init__(self, arguments: tuple[Argument, ...]) -> None:
-        self.leaves: list[Form | Number] = []
-        self.arguments = tuple(self._slot(a) for a in arguments)
-
-    def _slot(self, argument: Argument) -> Any:
-        match argument:
-            case Form() | Number():
-                self.leaves.append(argument)
-                return Slot(len(self.leaves) - 1)
-            case tuple():
-                return [self._slot(a) for a in argument]
-        return argument
-
-    def filled(self, values: Sequence[Any]) -> list[Any]:
-        """The arguments with `values` for the leaves."""
-
-        def fill(argument: Any) -> Any:
-            match argument:
-                case Slot(number):
-                    return values[number]
-                case list():
-                    return [fill(a) for a in argument]
-            return argument
-
-        return [fill(a) for a in self.arguments]
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """The place of a leaf."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Lowered:
-    """What became of one op.
-
-    Attributes:
-        sources: of every argument of the kernel.
-        tensors: for every tensor of the kernel on the card, its number and its form.
-        symbols: where the kernel's symbols come from.
-        exact: symbols that must be as in the example.
-    """
-
-    kernel: Kernel
-    sources: dict[str, Source]
-    tensors: dict[str, tuple[int, Form]]
-    symbols: dict[str, SizeSource]
-    exact: tuple[str, ...]
-
-
-def _free_strides(
-    kernel: Kernel,
-    forms: dict[str, tuple[int, Form]],
-    symbols: dict[str, SizeSource],
-) -> tuple[Kernel, dict[str, SizeSource]]:
-    """The kernel with the strides of its tensors as launches give them; 0 and 1 stay."""
-    tensors, found, limits = dict(kernel.tensors), dict(symbols), dict(kernel.limits)
-    for name in kernel.arguments:
-        tensor = tensors[name]
-        if tensor.role is Role.SCALAR:
-            continue
-        number, form = forms[name]
-        strides = []
-        for dim, stride in enumerate(form.strides):
-            if stride in (0, 1) or form.sizes[dim] <= 1:
-                strides.append(Expr.of(stride if stride in (0, 1) else 0))
-                continue
-            symbol = f"p{number}_{dim}"
-            strides.append(Expr.var(symbol))
-            found[symbol] = (1, number, dim)
-            limits[symbol] = _STRIDES
-        tensors[name] = Tensor(tensor.name, tensor.dtype, tensor.shape, tensor.role, tuple(strides))
-    names = tuple(limits)
-    return replace(kernel, tensors=tensors, symbols=names, limits=limits), found

@@ -2,97 +2,143 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
-import sympy
 import torch
-from torch._dynamo.source import ConstantSource
 from torch._inductor import config
 from torch._inductor.debug import DebugContext
 from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.exc import OperatorIssue
 from torch._inductor.fx_passes.post_grad import view_to_reshape
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import StorageBox
 from torch._inductor.scheduler import NopKernelSchedulerNode
 from torch._inductor.virtualized import V
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from openspyre.errors import SpyreError
+from openspyre.errors import BrokenInvariant, SpyreError, Unsupported
 from openspyre.frontend import PATCH
-from openspyre.frontend.eager import Form, Inputs, Lowered, Number, SizeSource, Source
+from openspyre.frontend.eager import reason
+from openspyre.frontend.eager_call import Form, Inputs, SizeSource, Source
+from openspyre.frontend.eager_fakes import Sizes, fakes_of
+from openspyre.frontend.patterns import Answer, Asked
 from openspyre.frontend.scheduling import region_kernel
-from openspyre.ir.kernel import Kernel
+from openspyre.ir.index import Expr
+from openspyre.ir.kernel import Kernel, Role, Tensor
+from openspyre.ir.text import print_kernel
 
 aten = torch.ops.aten
 
+_STRIDES = (2, 2**40)  # what a stride may be: one program serves them all
+# What PyTorch raises for an op that it cannot trace with fake tensors, or lower.
+_NOT_LOWERED = (
+    OperatorIssue,
+    GuardOnDataDependentSymNode,
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+
 
 class NotOneKernel(Exception):
-    """The op is no single kernel of the card; the text says why."""
+    """The op is no single kernel of the card; the text says why.
+
+    Attributes:
+        exact: sizes without which that may be otherwise.
+    """
+
+    exact: tuple[tuple[SizeSource, int], ...] = ()
 
 
 class _ResultIsView(NotOneKernel):
     """The lowering leaves a result as a view of another buffer."""
 
 
-class Sizes:
-    """Fake arguments whose sizes are symbols, equal sizes being one symbol."""
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """What became of one op.
 
-    def __init__(self) -> None:
-        self.env = ShapeEnv(duck_shape=True)
-        self.mode = FakeTensorMode(shape_env=self.env)
-        self.sources: dict[str, SizeSource] = {}
-        self._sizes: dict[int, Any] = {}
+    Attributes:
+        sources: of every argument of the kernel.
+        tensors: for every tensor of the kernel on the card, its number and its form.
+        symbols: where the kernel's symbols come from.
+        exact: sizes that must be as in the example.
+    """
 
-    def tensor(self, form: Form, number: int) -> torch.Tensor:
-        """A dense fake tensor of the form's sizes."""
-        sizes = [self.size(n, (0, number, dim)) for dim, n in enumerate(form.sizes)]
-        with self.mode:
-            return torch.empty(sizes, dtype=form.dtype, device="spyre")
-
-    def size(self, example: int, source: SizeSource) -> Any:
-        if example < 2:
-            return example
-        if example not in self._sizes:
-            origin = ConstantSource(f"n{len(self._sizes)}")
-            symbol = self.env.create_symbol(example, origin, DimDynamic.DUCK, None)
-            self._sizes[example] = self.env.create_symintnode(symbol, hint=example, source=origin)
-            self.sources[str(symbol)] = source
-        return self._sizes[example]
-
-    def number(self, example: float, position: int) -> Any:
-        origin = ConstantSource(f"x{position}")
-        symbol = self.env.create_unspecified_symbol(example, origin, DimDynamic.DYNAMIC)
-        return self.env.create_symfloatnode(symbol, hint=example, source=origin)
-
-    def host(self, form: Form) -> torch.Tensor:
-        with self.mode:
-            return torch.empty((), dtype=form.dtype, device="cpu")
-
-    def exact(self) -> tuple[str, ...]:
-        """Symbols whose value lowering looked at, beyond telling two sizes apart."""
-        found: set[str] = set()
-        for guard in self.env.guards:
-            expr = guard.expr
-            if isinstance(expr, sympy.Ne) and all(isinstance(a, sympy.Symbol) for a in expr.args):
-                continue
-            found |= {str(symbol) for symbol in expr.free_symbols}
-        return tuple(sorted(found))
+    kernel: Kernel
+    sources: dict[str, Source]
+    tensors: dict[str, tuple[int, Form]]
+    symbols: dict[str, SizeSource]
+    exact: tuple[tuple[SizeSource, int], ...]
 
 
-def kernel_of(
+def answer_for(
     op: OpOverload, call: OpOverload | None, inputs: Inputs, outputs: Sequence[Form]
-) -> Lowered:
-    """The kernel that computes an op into `outputs`.
+) -> Answer:
+    """What becomes of an op.
+
+    Args:
+        call: its functional form.
 
     Raises:
-        NotOneKernel: there is none.
-        SpyreError: what the importer says.
+        BrokenInvariant: a mistake of ours.
     """
     assert call is not None
+    try:
+        lowered = _lowered_either_way(op, call, inputs, outputs)
+    except NotOneKernel as error:
+        return Answer("", str(error), exact=error.exact)
+    kernel, symbols = _with_free_strides(lowered.kernel, lowered.tensors, lowered.symbols)
+    return Answer(
+        print_kernel(kernel),
+        "",
+        tuple(lowered.sources[a] for a in kernel.arguments),
+        tuple(symbols[s] for s in kernel.symbols),
+        lowered.exact,
+    )
+
+
+def _with_free_strides(
+    kernel: Kernel,
+    forms: dict[str, tuple[int, Form]],
+    symbols: dict[str, SizeSource],
+) -> tuple[Kernel, dict[str, SizeSource]]:
+    """The kernel with the strides of its tensors as launches give them; 0 and 1 stay."""
+    tensors, found, limits = dict(kernel.tensors), dict(symbols), dict(kernel.limits)
+    for name in kernel.arguments:
+        tensor = tensors[name]
+        if tensor.role is Role.SCALAR:
+            continue
+        number, form = forms[name]
+        strides = []
+        for dim, stride in enumerate(form.strides):
+            if stride in (0, 1) or form.sizes[dim] <= 1:
+                strides.append(Expr.of(stride if stride in (0, 1) else 0))
+                continue
+            symbol = f"p{number}_{dim}"
+            strides.append(Expr.var(symbol))
+            found[symbol] = (1, number, dim)
+            limits[symbol] = _STRIDES
+        tensors[name] = Tensor(tensor.name, tensor.dtype, tensor.shape, tensor.role, tuple(strides))
+    names = tuple(limits)
+    return replace(kernel, tensors=tensors, symbols=names, limits=limits), found
+
+
+def _lowered_either_way(
+    op: OpOverload, call: OpOverload, inputs: Inputs, outputs: Sequence[Form]
+) -> Lowered:
     try:
         return _with_fresh_results(op, call, inputs, outputs, symbolic=True)
     except NotOneKernel:
@@ -127,7 +173,28 @@ def _attempt(
         copied: results are copied, for the lowering makes views of something.
     """
     sizes = Sizes()
-    fakes, origins = _fakes(op, inputs, outputs, sizes, symbolic=symbolic)
+    try:
+        with _what_inductor_does_not_know():
+            return _traced(op, call, inputs, outputs, sizes, symbolic=symbolic, copied=copied)
+    except Unsupported as error:
+        refused = NotOneKernel(reason(error))
+    except NotOneKernel as error:
+        refused = error
+    refused.exact = _known_sizes(sizes, inputs, outputs)
+    raise refused
+
+
+def _traced(
+    op: OpOverload,
+    call: OpOverload,
+    inputs: Inputs,
+    outputs: Sequence[Form],
+    sizes: Sizes,
+    *,
+    symbolic: bool,
+    copied: bool,
+) -> Lowered:
+    fakes, origins = fakes_of(_name(op), inputs, outputs, sizes, symbolic=symbolic)
     tensors_in = sum(isinstance(leaf, Form) and leaf.on_card for leaf in inputs.leaves)
     kept = [k for k, form in enumerate(outputs) if 0 not in form.sizes]
     if op is not call and _name(op) == "arange":
@@ -139,16 +206,11 @@ def _attempt(
     if copied:
         function = _copied(function)
     with config.patch(dict(PATCH)):
-        try:
-            with sizes.mode:
-                graph = make_fx(
-                    function, decomposition_table=select_decomp_table(), tracing_mode="symbolic"
-                )(*fakes)
-            kernel, written = _lowered(graph, fakes, sizes, op)
-        except (SpyreError, NotOneKernel):
-            raise
-        except Exception as error:  # whatever Inductor does not know about an op
-            raise NotOneKernel(f"Inductor cannot lower it: {_first_line(error)}") from error
+        with sizes.mode:
+            graph = make_fx(
+                function, decomposition_table=select_decomp_table(), tracing_mode="symbolic"
+            )(*fakes)
+        kernel, written = _lowered(graph, fakes, sizes, op)
     names = [n.name for n in graph.graph.nodes if n.op == "placeholder"]
     sources, tensors = _sources(kernel, names, fakes, origins, inputs)
     for position, name in zip(kept, written, strict=True):
@@ -156,54 +218,44 @@ def _attempt(
             raise _ResultIsView("a result of it is no new tensor")
         sources[name] = (0, tensors_in + position)
         tensors[name] = (tensors_in + position, outputs[position])
-    return _checked(kernel, sources, tensors, sizes)
-
-
-def _checked(
-    kernel: Kernel,
-    sources: dict[str, Source],
-    tensors: dict[str, tuple[int, Form]],
-    sizes: Sizes,
-) -> Lowered:
     for symbol in kernel.symbols:
         if symbol not in sizes.sources:
             raise NotOneKernel(f"it computes with the size {symbol}, which no tensor has")
-    exact = sizes.exact()
-    if any(symbol not in sizes.sources for symbol in exact):
+    if any(symbol not in sizes.sources for symbol in sizes.exact()):
         raise NotOneKernel("its lowering depends on the value of a number")
+    exact = _known_sizes(sizes, inputs, outputs)
     return Lowered(kernel, sources, tensors, dict(sizes.sources), exact)
+
+
+def _known_sizes(
+    sizes: Sizes, inputs: Inputs, outputs: Sequence[Form]
+) -> tuple[tuple[SizeSource, int], ...]:
+    """The sizes that lowering looked at, with their values."""
+    asked = Asked.of(inputs, outputs)
+    sources = (sizes.sources[s] for s in sizes.exact() if s in sizes.sources)
+    return tuple((source, asked.size(source)) for source in sources)
+
+
+@contextmanager
+def _what_inductor_does_not_know() -> Iterator[None]:
+    """Turns what PyTorch raises for an op that it cannot trace or lower into NotOneKernel."""
+    try:
+        yield
+    except _NOT_LOWERED as error:
+        if (own := _own_error(error)) is not None:
+            raise own from None
+        raise NotOneKernel(f"Inductor cannot lower it: {_first_line(error)}") from error
+
+
+def _own_error(error: BaseException | None) -> SpyreError | BrokenInvariant | NotOneKernel | None:
+    """What our lowerings raised, for Inductor raises an error of its own in its place."""
+    while error is not None and not isinstance(error, (SpyreError, BrokenInvariant, NotOneKernel)):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _name(op: OpOverload) -> str:
     return op._schema.name.partition("::")[2].strip("_")
-
-
-def _fakes(
-    op: OpOverload, inputs: Inputs, outputs: Sequence[Form], sizes: Sizes, *, symbolic: bool
-) -> tuple[list[Any], list[Source]]:
-    """Fake values of the leaves, and their numbers among tensors or launch scalars."""
-    given = [leaf for leaf in inputs.leaves if isinstance(leaf, Form) and leaf.on_card]
-    floats = any(f.dtype.is_floating_point for f in given or outputs)
-    fakes: list[Any] = []
-    origins: list[Source] = []
-    counts = [0, 0]
-    for leaf in inputs.leaves:
-        on_card = isinstance(leaf, Form) and leaf.on_card
-        kind = 0 if on_card else 1
-        origins.append((kind, counts[kind]))
-        match leaf:
-            case Number() if _name(op) == "arange" and not floats:
-                fakes.append(sizes.host(Form(torch.int64, False, True, (), ())))
-            case Number(example):
-                fakes.append(sizes.number(example, counts[1]))
-            case Form(on_card=True):
-                fakes.append(sizes.tensor(leaf, counts[0]))
-            case Form(wrapped=True) if symbolic and (floats or leaf.dtype.is_floating_point):
-                fakes.append(sizes.number(2.5, counts[1]))
-            case Form():
-                fakes.append(sizes.host(leaf))
-        counts[kind] += 1
-    return fakes, origins
 
 
 Function = Callable[..., list[torch.Tensor]]

@@ -1,34 +1,35 @@
-"""Programs on disk, found by a key; any number of processes may use one folder at once.
+"""What was compiled, on disk, found by a key; any number of processes may use one folder at once.
 
-A file holds one program and appears whole: it is written beside its place and renamed. Nothing is
-locked and nothing is synchronised to the disk, so whoever reads must be ready for bytes that are
-not right. Files carry the time of their last use; the oldest go when the folder outgrows its limit.
+A file holds one entry and appears whole: it is written beside its place and renamed. Nothing is
+locked and nothing is synchronised to the disk, so an entry whose checksum is not right is none.
+Files carry the time of their last use; the oldest go when the folder outgrows its limit.
 
     magic       8 bytes
     key         32 bytes
-    length      8 bytes, little-endian: bytes of the program
-    program     as `ir/binary.py` writes it, with its own checksum
+    checksum    32 bytes: SHA-256 of the data
+    data        a program as `ir/binary.py` writes it, or patterns as `frontend/patterns.py` does
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-import struct
 import tempfile
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache
 from pathlib import Path
 
 from openspyre.settings import settings
 
-_MAGIC = b"SPYRE\0P1"
-_ENTRY = ".program"
+_MAGIC = b"SPYRE\0C2"
 _PARTIAL = ".partial"
 _TALLY = ".written"
+_HEADER_BYTES = len(_MAGIC) + 32 + 32
 _BLOCK = 4096
 """Bytes: what a small file takes on disk, and what one byte of the tally stands for."""
 _SWEEP_PART = 16
@@ -37,57 +38,68 @@ _ABANDONED_SECONDS = 3600
 """A partial file of this age has no writer any more."""
 
 
+class Kind(Enum):
+    """What an entry holds; the value is the end of its file's name."""
+
+    PROGRAM = ".program"
+    PATTERN = ".pattern"
+
+
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """How many programs there are and what they take, in bytes."""
+    """How many programs and eager patterns there are, and what all of them take, in bytes."""
 
-    entries: int
+    programs: int
+    patterns: int
     bytes: int
 
 
+_ENTRIES = tuple(kind.value for kind in Kind)
+
+
 class ProgramCache:
-    """A folder of programs.
+    """A folder of entries.
 
     A folder that cannot be used is an empty cache: the first failure to write warns, and later
-    programs are not written.
+    entries are not written.
 
     Args:
-        folder: made when the first program is kept, for this user alone.
-        limit: bytes the programs may take.
+        folder: made when the first entry is kept, for this user alone.
+        limit: bytes the entries may take.
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
         self.folder, self.limit = folder, limit
         self._writable = True
 
-    def find(self, key: str) -> bytes | None:
-        """The program kept under a key (64 hex digits); its checksum has not been verified."""
-        path = self._path(key)
+    def find(self, key: str, kind: Kind = Kind.PROGRAM) -> bytes | None:
+        """The data kept under a key (64 hex digits)."""
+        path = self._path(key, kind)
         try:
             if not self._trusted():
                 return None
-            data = path.read_bytes()
+            entry = path.read_bytes()
         except OSError:
             return None
-        program = data[len(_header(key, 0)) :]
-        if data != _header(key, len(program)) + program:
-            self.discard(key)
+        data = entry[_HEADER_BYTES:]
+        if entry[:_HEADER_BYTES] != _header(key, data):
+            self.discard(key, kind)
             return None
         with suppress(OSError):  # a folder that can only be read serves as well
             os.utime(path)
-        return program
+        return data
 
-    def keep(self, key: str, program: bytes) -> None:
-        """Writes a program, unless it alone exceeds the limit or writing has failed before."""
-        data = _header(key, len(program)) + program
-        if not self._writable or _on_disk(len(data)) > self.limit:
+    def keep(self, key: str, data: bytes, kind: Kind = Kind.PROGRAM) -> None:
+        """Writes an entry, unless it alone exceeds the limit or writing has failed before."""
+        entry = _header(key, data) + data
+        if not self._writable or _on_disk(len(entry)) > self.limit:
             return
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._trusted():
                 raise PermissionError("the folder belongs to another user")
-            self._write(key, data)
-            if self._written(len(data)) > self.limit // _SWEEP_PART:
+            self._write(self._path(key, kind), entry)
+            if self._written(len(entry)) > self.limit // _SWEEP_PART:
                 self._sweep()
         except OSError as error:
             self._writable = False
@@ -97,41 +109,42 @@ class ProgramCache:
                 stacklevel=2,
             )
 
-    def discard(self, key: str) -> None:
-        """Removes a program that turned out not to be right."""
+    def discard(self, key: str, kind: Kind = Kind.PROGRAM) -> None:
+        """Removes an entry that turned out not to be right."""
         with suppress(OSError):
-            self._path(key).unlink()
+            self._path(key, kind).unlink()
 
     def contents(self) -> Contents:
         """What is there now."""
-        sizes = [status.st_size for _, status in self._files(_ENTRY)]
-        return Contents(len(sizes), sum(sizes))
+        programs, patterns = (
+            [status.st_size for _, status in self._files(kind.value)] for kind in Kind
+        )
+        return Contents(len(programs), len(patterns), sum(programs) + sum(patterns))
 
     def clear(self) -> Contents:
-        """Removes every program, and what killed writers left. Returns what was there.
+        """Removes every entry, and what killed writers left. Returns what was there.
 
         Raises:
             OSError: a file cannot be removed.
         """
         removed = self.contents()
-        for suffix in (_ENTRY, _PARTIAL, _TALLY):
-            for path, _ in self._files(suffix):
-                path.unlink(missing_ok=True)
+        for path, _ in self._files(*_ENTRIES, _PARTIAL, _TALLY):
+            path.unlink(missing_ok=True)
         return removed
 
-    def _path(self, key: str) -> Path:
-        return self.folder / (key + _ENTRY)
+    def _path(self, key: str, kind: Kind) -> Path:
+        return self.folder / (key + kind.value)
 
     def _trusted(self) -> bool:
         """Programs of another user are not run (those of the administrator are)."""
         return self.folder.stat().st_uid in (0, os.getuid())
 
-    def _write(self, key: str, data: bytes) -> None:
+    def _write(self, path: Path, entry: bytes) -> None:
         descriptor, partial = tempfile.mkstemp(_PARTIAL, dir=self.folder)
         try:
             with open(descriptor, "wb") as file:
-                file.write(data)
-            os.replace(partial, self._path(key))
+                file.write(entry)
+            os.replace(partial, path)
         except BaseException:
             with suppress(OSError):
                 os.unlink(partial)
@@ -151,11 +164,11 @@ class ProgramCache:
             os.close(descriptor)
 
     def _sweep(self) -> None:
-        """Removes the programs unused for longest, so that the next sweep finds no excess."""
+        """Removes the entries unused for longest, so that the next sweep finds no excess."""
         os.truncate(self.folder / _TALLY, 0)
         aim = self.limit - self.limit // _SWEEP_PART
         taken = 0
-        for path, status in sorted(self._files(_ENTRY), key=lambda f: -f[1].st_mtime_ns):
+        for path, status in sorted(self._files(*_ENTRIES), key=lambda f: -f[1].st_mtime_ns):
             taken += _on_disk(status.st_size)
             if taken > aim:
                 path.unlink(missing_ok=True)
@@ -163,13 +176,13 @@ class ProgramCache:
             if time.time() - status.st_mtime > _ABANDONED_SECONDS:
                 path.unlink(missing_ok=True)
 
-    def _files(self, suffix: str) -> Iterator[tuple[Path, os.stat_result]]:
+    def _files(self, *ends: str) -> Iterator[tuple[Path, os.stat_result]]:
         try:
             entries = list(os.scandir(self.folder))
         except OSError:
             return
         for entry in entries:
-            if not entry.name.endswith(suffix):
+            if not entry.name.endswith(ends):
                 continue
             try:
                 status = entry.stat(follow_symlinks=False)
@@ -178,8 +191,8 @@ class ProgramCache:
             yield Path(entry.path), status
 
 
-def _header(key: str, length: int) -> bytes:
-    return _MAGIC + bytes.fromhex(key) + struct.pack("<Q", length)
+def _header(key: str, data: bytes) -> bytes:
+    return _MAGIC + bytes.fromhex(key) + hashlib.sha256(data).digest()
 
 
 def _on_disk(size: int) -> int:

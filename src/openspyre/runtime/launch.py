@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from openspyre._C import Kernel, empty_strided_spyre
-from openspyre.errors import BrokenInvariant, SpyreError
+from openspyre.errors import BrokenInvariant, SpyreError, Unsupported
 from openspyre.ir.kernel import Kernel as Region
 from openspyre.ir.kernel import Role
 from openspyre.ir.text import parse_kernel
@@ -33,27 +33,22 @@ _lock = threading.Lock()
 _loaded: dict[str, tuple[Kernel, _Programs]] = {}
 
 
-def load_kernel(text: str, first: tuple[int, ...] | None = None) -> Kernel:
+def load_kernel(text: str) -> Kernel:
     """A callable for a kernel: call it with its arguments' tensors, then its size symbols.
 
     A scalar argument is a number or a CPU tensor with one element. Outputs are written in place,
     in the order of the current stream; the call returns None before the card has finished. An
     error of the card is raised by the next call that waits for it. Equal texts share one callable.
 
-    Args:
-        first: sizes of the first call: their program is compiled now.
+    A call raises Unsupported where the card cannot run the kernel at its sizes.
 
     Raises:
         InvalidKernel: the text does not parse.
-        Unsupported: the program for the first sizes cannot be compiled.
     """
     with _lock:
         if text not in _loaded:
             _loaded[text] = _callable(parse_kernel(text))
-        kernel, programs = _loaded[text]
-    if first is not None:
-        programs.prepare(first)
-    return kernel
+        return _loaded[text][0]
 
 
 def kernels() -> Iterator[Kernel]:
@@ -85,21 +80,24 @@ class _Programs:
     def __init__(self, region: Region) -> None:
         self.region = region
         self.refused: list[tuple[int, ...]] = []
-        self._prepared: dict[tuple[int, ...], Variant] = {}
-
-    def prepare(self, sizes: tuple[int, ...]) -> None:
-        """Compile now what the next call with `sizes` will ask for."""
-        self._prepared[sizes] = self._compiled(sizes)
+        self._unsupported: dict[tuple[tuple[int, int], ...], Unsupported] = {}
 
     def __call__(self, sizes: tuple[int, ...]) -> Variant:
-        return self._prepared.pop(sizes, None) or self._compiled(sizes)
-
-    def _compiled(self, sizes: tuple[int, ...]) -> Variant:
+        limits = limits_of(self.region, sizes)
+        classes = tuple(limits.values())
+        given = dict(zip(self.region.symbols, sizes, strict=True))
         try:
-            return _variant(self.region, sizes)
-        except (SpyreError, BrokenInvariant):
+            if classes in self._unsupported:
+                raise self._unsupported[classes].with_traceback(None)
+            kernel = replace(self.region, limits=limits)
+            program = program_bytes(kernel, SPYRE_CARD_V1, given)
+        except (SpyreError, BrokenInvariant) as error:
             self.refused.append(sizes)
+            if isinstance(error, Unsupported):
+                self._unsupported[classes] = error
             raise
+        low, high = zip(*classes, strict=True) if classes else ((), ())
+        return program, low, high
 
 
 def _callable(region: Region) -> tuple[Kernel, _Programs]:
@@ -107,12 +105,3 @@ def _callable(region: Region) -> tuple[Kernel, _Programs]:
     dtypes = [None if t.role is Role.SCALAR else t.dtype.value for t in tensors]
     programs = _Programs(region)
     return Kernel(region.name, tuple(dtypes), len(region.symbols), programs), programs
-
-
-def _variant(region: Region, sizes: tuple[int, ...]) -> Variant:
-    """Program bytes for the class of `sizes`, and the class: lowest and highest of every size."""
-    limits = limits_of(region, sizes)
-    given = dict(zip(region.symbols, sizes, strict=True))
-    program = program_bytes(replace(region, limits=limits), SPYRE_CARD_V1, given)
-    low, high = zip(*limits.values(), strict=True) if limits else ((), ())
-    return program, low, high

@@ -21,6 +21,7 @@ from openspyre.ir.program import Program
 from openspyre.ir.text import print_kernel
 from openspyre.runtime.cache import ProgramCache, program_cache
 from openspyre.runtime.check import NO_SIZES, Sizes, proved
+from openspyre.settings import settings
 from openspyre.spec import CardSpec
 
 
@@ -42,24 +43,40 @@ def program_bytes(kernel: Kernel, card: CardSpec, sizes: Sizes = NO_SIZES) -> by
     return _found(kept, key, kernel) or _compiled(kept, key, numbered, kernel, card, sizes)
 
 
-def compiler_digest(package: Path) -> str:
-    """A hash over the sources that decide what a program looks like."""
-    files = (package / "spec.py", *(package / "ir").rglob("*.py"))
-    files += tuple((package / "compiler").rglob("*.py"))
+def sources_digest(package: Path, *parts: str) -> str:
+    """A hash over files of the package, and over the Python files in folders of it."""
     digest = hashlib.sha256()
-    for file in sorted(files):
-        text = file.read_bytes()
-        digest.update(f"{file.relative_to(package)} {len(text)}\n".encode() + text)
+    for part in parts:
+        path = package / part
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            data = file.read_bytes() if file.exists() else b""  # not built yet
+            digest.update(f"{file.relative_to(package)} {len(data)}\n".encode() + data)
     return digest.hexdigest()
 
 
+def compiler_digest(package: Path) -> str:
+    """A hash over the sources that decide what a program looks like."""
+    return sources_digest(package, "spec.py", "ir", "compiler")
+
+
+def checker_digest(package: Path) -> str:
+    """A hash over what proves programs."""
+    return sources_digest(package, "runtime/check.py", "lib/libspyre_card.so")
+
+
 # Now, not at first use: the files may change while this process runs what it has loaded.
-_COMPILER = compiler_digest(Path(__file__).parents[1])
+_PACKAGE = Path(__file__).parents[1]
+COMPILER = compiler_digest(_PACKAGE)
+_CHECKER = checker_digest(_PACKAGE)
 
 
-def program_key(kernel: Kernel, card: CardSpec, compiler: str = _COMPILER) -> str:
-    """64 hex digits that stand for everything a program depends on."""
-    facts = (VERSION, compiler, sorted(card.numbers().items()), print_kernel(kernel))
+def program_key(kernel: Kernel, card: CardSpec, compiler: str = COMPILER) -> str:
+    """64 hex digits that stand for everything a program depends on, and for its proof.
+
+    What this process need not prove again was kept by one that had the same checker, and used it.
+    """
+    proof = _CHECKER if settings().check else "none"
+    facts = (VERSION, compiler, proof, sorted(card.numbers().items()), print_kernel(kernel))
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 

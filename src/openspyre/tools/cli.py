@@ -54,8 +54,9 @@ def _print_contents(contents: Contents, done: str, as_json: bool) -> None:
         print(json.dumps(asdict(contents) | {"folder": str(folder), "limit": limit, "on": on}))
         return
     print(
-        f"{done}{contents.entries} programs, {contents.bytes / 2**20:.1f} MiB"
-        f" of {limit / 2**20:.0f} MiB, in {folder}" + ("" if on else " (switched off)")
+        f"{done}{contents.programs} programs and {contents.patterns} eager patterns,"
+        f" {contents.bytes / 2**20:.1f} MiB of {limit / 2**20:.0f} MiB, in {folder}"
+        + ("" if on else " (switched off)")
     )
 
 
