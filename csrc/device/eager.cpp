@@ -147,37 +147,39 @@ void take_outputs(const OpPlan& plan, const c10::OperatorHandle& op, const Stack
   for (const size_t position : plan.written) call.outputs.push_back(arguments[position].toTensor());
 }
 
-// How a written tensor shares bytes with arguments: not, as the argument that it is itself, with
-// another one byte for byte, or in another way. The last two need more than its sizes to be seen.
-enum class Sharing { None, Itself, Whole, Partly };
+// How written tensors share bytes with arguments.
+struct Sharing {
+  enum Worst { None, Whole, Partly } worst = None;
+  Words which;  // for each pair that is the same byte for byte: its number
+};
 
-Sharing sharing(const OpPlan& plan, const Call& call) {
-  Sharing worst = Sharing::None;
-  for (size_t i = 0; i < call.outputs.size(); ++i) {
-    const Tensor& out = call.outputs[i];
-    bool seen = plan.arguments[plan.written[i]].kind == ArgumentPlan::Written;
+bool same_bytes(const Tensor& a, const Tensor& b) {
+  return a.const_data_ptr() == b.const_data_ptr() && a.scalar_type() == b.scalar_type() &&
+         a.sizes() == b.sizes() && a.strides() == b.strides();
+}
+
+Sharing sharing(const Call& call) {
+  Sharing found;
+  int64_t pair = 0;
+  for (const Tensor& out : call.outputs) {
     for (const Tensor* in : call.inputs) {
+      ++pair;
       if (in->storage().unsafeGetStorageImpl() != out.storage().unsafeGetStorageImpl()) continue;
-      if (in->is_same(out) && !std::exchange(seen, true)) {
-        worst = std::max(worst, Sharing::Itself);
-        continue;
-      }
       if (in->numel() == 0 || out.numel() == 0) continue;
-      const bool same = in->const_data_ptr() == out.const_data_ptr() &&
-                        in->scalar_type() == out.scalar_type() && in->sizes() == out.sizes() &&
-                        in->strides() == out.strides();
-      if (same)
-        worst = std::max(worst, Sharing::Whole);
-      else if (ranges_meet(*in, out))
-        return Sharing::Partly;
+      if (same_bytes(*in, out)) {
+        found.worst = std::max(found.worst, Sharing::Whole);
+        found.which.push_back(pair);
+      } else if (ranges_meet(*in, out)) {
+        found.worst = Sharing::Partly;
+      }
     }
   }
-  return worst;
+  return found;
 }
 
 // Whether the kernel may write the tensors themselves, not a temporary.
-bool is_direct(const OpPlan& plan, Sharing shared) {
-  return shared == Sharing::None || (shared != Sharing::Partly && plan.pointwise);
+bool is_direct(const OpPlan& plan, const Sharing& shared) {
+  return shared.worst == Sharing::None || (shared.worst == Sharing::Whole && plan.pointwise);
 }
 
 // What PyTorch checks of written tensors, and the checks on meta tensors do not all see.
@@ -302,19 +304,21 @@ std::optional<std::vector<OutputForm>> told(const OpPlan& plan, const c10::Opera
 
 // A call whose sizes have not been seen: PyTorch checks it, then its pattern is looked up.
 const std::string* run_new(Op& known, const c10::OperatorHandle& op, Stack* stack, Call& call,
-                           Sharing shared) {
+                           const Sharing& shared) {
   const OpPlan& plan = known.plan;
   bool direct = is_direct(plan, shared);
-  const bool recalls = direct || shared == Sharing::Itself;
+  const bool recalls = shared.worst != Sharing::Partly;
   bool remember = direct;
+  Words told_for = call.key;
+  told_for.append(shared.which.begin(), shared.which.end());
   auto exact = std::make_shared<Exact>();
-  auto forms = recalls ? known.recall.find(op, call) : std::nullopt;
+  auto forms = recalls ? known.recall.find(op, told_for, call.structure) : std::nullopt;
   if (!forms) {
     forms = told(plan, op, *stack);
     if (!forms) return forever("PyTorch cannot tell the shape of its result");
     const bool silent = fits_silently(*forms, call);
     remember &= silent;
-    if (recalls && silent) known.recall.add(op, call, *forms);
+    if (recalls && silent) known.recall.add(op, told_for, call.structure, *forms);
   }
   check_overlaps(call);
   exact->made = *std::move(forms);
@@ -366,7 +370,7 @@ const std::string* run_eager(const c10::OperatorHandle& op, Stack* stack) {
   take_outputs(plan, op, *stack, call);
   if (const char* why = gather(plan, *stack, call)) return forever(why);
   const c10::DeviceGuard guard(call.device);
-  const Sharing shared = sharing(plan, call);
+  const Sharing shared = sharing(call);
   std::shared_ptr<const Exact> exact;
   if (is_direct(plan, shared)) {
     const std::lock_guard<std::mutex> lock(found.mutex);

@@ -14,16 +14,15 @@ constexpr size_t kMost = 64;  // of one structure: a sequence that grows is not 
 
 using Key = std::vector<int64_t>;
 
-Key structure_of(const Call& call) {
-  return {call.key.begin(), call.key.begin() + static_cast<ptrdiff_t>(call.structure)};
+Key part(const Words& key, size_t first, size_t end) {
+  return {key.begin() + first, key.begin() + end};
 }
 
 // A record, in words: the count of extents and the extents, the count of results, of each its
 // dtype, the count of dims, sizes, strides.
-Key record_of(const Call& call, const std::vector<OutputForm>& forms) {
-  Key words{static_cast<int64_t>(call.key.size() - call.structure)};
-  words.insert(words.end(), call.key.begin() + static_cast<ptrdiff_t>(call.structure),
-               call.key.end());
+Key record_of(const Key& extents, const std::vector<OutputForm>& forms) {
+  Key words{static_cast<int64_t>(extents.size())};
+  words.insert(words.end(), extents.begin(), extents.end());
   words.push_back(static_cast<int64_t>(forms.size()));
   for (const OutputForm& form : forms) {
     words.push_back(static_cast<int64_t>(form.dtype));
@@ -81,9 +80,9 @@ class Records {
 
 }  // namespace
 
-std::optional<std::vector<OutputForm>> Recall::find(const c10::OperatorHandle& op,
-                                                    const Call& call) {
-  const Key structure = structure_of(call);
+std::optional<std::vector<OutputForm>> Recall::find(const c10::OperatorHandle& op, const Words& key,
+                                                    size_t structure_words) {
+  const Key structure = part(key, 0, structure_words);
   std::unique_lock<std::mutex> lock(mutex_);
   if (counts_.find(structure) == counts_.end()) {
     lock.unlock();  // Python is asked without it
@@ -92,26 +91,26 @@ std::optional<std::vector<OutputForm>> Recall::find(const c10::OperatorHandle& o
     size_t& count = counts_[structure];
     Key extents;
     for (std::vector<OutputForm> forms; records.next(extents, forms); ++count) {
-      Key key = structure;
-      key.insert(key.end(), extents.begin(), extents.end());
-      forms_.insert_or_assign(std::move(key), std::move(forms));
+      Key whole = structure;
+      whole.insert(whole.end(), extents.begin(), extents.end());
+      forms_.insert_or_assign(std::move(whole), std::move(forms));
     }
   }
-  const auto found = forms_.find(as_ref(call.key));
+  const auto found = forms_.find(as_ref(key));
   if (found == forms_.end()) return std::nullopt;
   return found->second;
 }
 
-void Recall::add(const c10::OperatorHandle& op, const Call& call,
+void Recall::add(const c10::OperatorHandle& op, const Words& key, size_t structure_words,
                  const std::vector<OutputForm>& forms) {
-  const Key structure = structure_of(call);
+  const Key structure = part(key, 0, structure_words);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (counts_[structure] >= kMost) return;
-    if (!forms_.try_emplace(Key(call.key.begin(), call.key.end()), forms).second) return;
+    if (!forms_.try_emplace(part(key, 0, key.size()), forms).second) return;
     ++counts_[structure];
   }
-  record(op, structure, record_of(call, forms));
+  record(op, structure, record_of(part(key, structure_words, key.size()), forms));
 }
 
 }  // namespace openspyre

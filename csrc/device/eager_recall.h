@@ -17,10 +17,13 @@ namespace openspyre {
 // What is recalled of one op. Safe to use from several threads.
 class Recall {
  public:
-  // The results of a call with these very sizes, or what the tensors it writes must become.
-  std::optional<std::vector<OutputForm>> find(const c10::OperatorHandle& op, const Call& call);
+  // The results of a call, or what the tensors it writes must become. The key stands for all that
+  // PyTorch checks: the first `structure` words, then sizes, strides, and what is the same tensor.
+  std::optional<std::vector<OutputForm>> find(const c10::OperatorHandle& op, const Words& key,
+                                              size_t structure);
   // Keeps what PyTorch has told of a call, here and on disk, unless there is enough of its kind.
-  void add(const c10::OperatorHandle& op, const Call& call, const std::vector<OutputForm>& forms);
+  void add(const c10::OperatorHandle& op, const Words& key, size_t structure,
+           const std::vector<OutputForm>& forms);
 
  private:
   std::mutex mutex_;

@@ -84,7 +84,16 @@ def test_only_this_user_can_read_it(store: ProgramCache) -> None:
         lambda data: bytes(len(data)),
         lambda data: b"something else entirely",
     ],
-    ids=["empty", "no header", "truncated", "longer", "another key", "another letter", "zeros", "foreign"],
+    ids=[
+        "empty",
+        "no header",
+        "truncated",
+        "longer",
+        "another key",
+        "another letter",
+        "zeros",
+        "foreign",
+    ],
 )
 def test_an_entry_that_is_not_right_goes(store: ProgramCache, broken: object) -> None:
     store.keep(KEY, b"program")

@@ -95,7 +95,7 @@ def _accesses(step: int, op: Op) -> Iterator[tuple[str, _Use]]:
     for load in loads(op):
         free = load.guarded or any(looked & e.names for e in load.index)
         yield load.tensor, _Use(step, op, False, None if free else load.index)
-    free = any(looked & e.names for e in op.out.index)
+    free = op.accumulate or any(looked & e.names for e in op.out.index)  # only a store adds
     yield op.out.tensor, _Use(step, op, True, None if free else op.out.index)
 
 

@@ -108,7 +108,7 @@ def settled(op: Op) -> Op:
     kept = tuple(k for k in op.lookups if k.name in used)
     kind = op.kind
     if kind in (Kind.MAP, Kind.GATHER, Kind.SCATTER):
-        if any(k.name in stored for k in kept):
+        if op.accumulate or any(k.name in stored for k in kept):
             kind = Kind.SCATTER
         else:
             kind = Kind.GATHER if kept else Kind.MAP

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -218,6 +218,7 @@ def _traced(
             raise _ResultIsView("a result of it is no new tensor")
         sources[name] = (0, tensors_in + position)
         tensors[name] = (tensors_in + position, outputs[position])
+    kernel = _with_own_temporaries(kernel, sources)
     for symbol in kernel.symbols:
         if symbol not in sizes.sources:
             raise NotOneKernel(f"it computes with the size {symbol}, which no tensor has")
@@ -225,6 +226,16 @@ def _traced(
         raise NotOneKernel("its lowering depends on the value of a number")
     exact = _known_sizes(sizes, inputs, outputs)
     return Lowered(kernel, sources, tensors, dict(sizes.sources), exact)
+
+
+def _with_own_temporaries(kernel: Kernel, sources: Mapping[str, Source]) -> Kernel:
+    """The kernel with those outputs local that are no result: Inductor keeps what is mutated."""
+    tensors = dict(kernel.tensors)
+    for name in kernel.arguments:
+        if name not in sources:
+            tensors[name] = replace(tensors[name], role=Role.LOCAL, strides=())
+    kept = tuple(name for name in kernel.arguments if name in sources)
+    return replace(kernel, arguments=kept, tensors=tensors)
 
 
 def _known_sizes(
