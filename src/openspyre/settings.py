@@ -9,7 +9,7 @@ OPENSPYRE_FALLBACK        what an op that runs on the CPU does: count, warn or e
 OPENSPYRE_CACHE           folder for compiled programs, weights and other things that can be made
                           or fetched again (default ~/.cache/openspyre)
 OPENSPYRE_CACHE_PROGRAMS  off compiles programs again in every process (default on)
-OPENSPYRE_CACHE_LIMIT     what compiled programs may take on disk (default 1GiB)
+OPENSPYRE_CACHE_LIMIT     what programs and eager patterns may take on disk (default 1GiB)
 OPENSPYRE_CHECK           off leaves out the proof that a compiled program is right (default on)
 OPENSPYRE_DEBUG           modes in which a wrong program or a use of freed memory shows, with commas
                           between: poison (memory without contents holds NaN or 0xCB), late (copies
