@@ -236,6 +236,12 @@ def test_indexing() -> None:
     both(lambda x, r: F.embedding(r, x), x, rows.abs())
 
 
+def test_a_padding_of_whole_numbers_is_whole() -> None:
+    x = values(1, 3, 9, 7, dtype=torch.int64)
+    pool = torch.nn.functional.avg_pool2d
+    both(lambda x: pool(x, 3, stride=1, padding=1, ceil_mode=True, count_include_pad=False), x)
+
+
 def test_results_of_no_size() -> None:
     both(lambda x: x + 1, values(0, 3))
     both(lambda x: x.sum(0), values(0, 3))

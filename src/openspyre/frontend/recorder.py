@@ -186,6 +186,8 @@ class Recorder(DefaultHandler):
             result = self._value(body())
         finally:
             self.nest.masks.pop()
+        if isinstance(other, float) and not result.dtype.is_floating_point:
+            other = int(other)  # Inductor means a value of the body's dtype
         return self.a.where(condition, result, self._operand(other))
 
     def where(self, condition: Any, input: Any, other: Any) -> Value:
