@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "openspyre"
 # A part may import what stands in an earlier row, and its own row only itself.
 ROWS = (
-    ("spec", "settings", "errors", "__init__", "_built"),
+    ("spec", "numerics", "settings", "errors", "__init__", "_built"),
     ("ir",),
     ("compiler", "card", "_C"),
     ("runtime",),
@@ -23,7 +23,7 @@ ROWS = (
 LEVEL = {part: level for level, row in enumerate(ROWS) for part in row}
 TORCH_FROM = LEVEL["seams"]
 # frontend and device belong together: an op of the device compiles, a compiled graph launches.
-SIBLINGS = ({"frontend", "device"}, {"spec", "settings", "errors", "__init__", "_built"})
+SIBLINGS = ({"frontend", "device"}, {"spec", "numerics", "settings", "errors", "__init__", "_built"})
 FILES = sorted(p.relative_to(PACKAGE) for p in PACKAGE.rglob("*.py"))
 
 

@@ -46,6 +46,17 @@ void require(bool holds, const char* what) {
   if (!holds) throw Failure(SPYRE_BAD_ARGUMENT, what);
 }
 
+Numerics numerics_of(const spyre_numerics* given) {
+  if (!given || !given->card) return {};
+  const int chunk = given->acc_chunk;
+  require(given->dl16_round >= 0 && given->dl16_round < kDl16Rounds, "an unknown DL16 rounding");
+  require(given->acc_format >= 0 && given->acc_format <= 2, "an unknown format of sums");
+  require(chunk >= 0 && chunk <= kLanes && (chunk & (chunk - 1)) == 0,
+          "a chunk that is no power of two up to 64");
+  return {true, static_cast<Dl16Round>(given->dl16_round), given->bf16_out_truncate != 0,
+          static_cast<SumFormat>(given->acc_format), chunk};
+}
+
 }  // namespace
 
 struct spyre_card {
@@ -185,16 +196,21 @@ int spyre_program_fill(const spyre_program* program, const uint64_t* addresses,
   });
 }
 
-int spyre_program_run(spyre_program* program, uint64_t slot_address, spyre_error* error) {
+int spyre_program_run(spyre_program* program, uint64_t slot_address, const spyre_numerics* numerics,
+                      spyre_error* error) {
   return guarded(error, [&] {
     require(program, "a null pointer");
+    const Numerics chosen = numerics_of(numerics);
     spyre_card* card = program->card;
     const uint64_t bytes = program->program.slots.size() * sizeof(int64_t);
     require(bytes == 0 || (card->holds(slot_address, bytes) && slot_address % 8 == 0),
             "the symbol block does not lie in the card's memory");
     const std::lock_guard<std::mutex> turn(card->running);
-    const Machine machine{card->kernels, &card->memory,  &card->lx,        &card->pool,
-                          &card->panels, &card->workers, ++card->launches, card->debug};
+    const Kernels* kernels =
+        chosen.card ? card->kernels->dl16[static_cast<int>(chosen.round)] : card->kernels;
+    const Machine machine{kernels,          card->kernels, chosen,        &card->memory,
+                          &card->lx,        &card->pool,   &card->panels, &card->workers,
+                          ++card->launches, card->debug};
     program->code.run(machine, reinterpret_cast<const int64_t*>(slot_address));
   });
 }

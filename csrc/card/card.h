@@ -100,8 +100,20 @@ SPYRE_API int spyre_program_fill(const spyre_program* program, const uint64_t* a
                                  const double* scalars, size_t scalar_count, uint64_t pool,
                                  int64_t* slots, spyre_error* error);
 // Step 2 is a copy of the block to card memory at `slot_address`.
-// Step 3: runs the program against the block there. Returns when it has finished.
-SPYRE_API int spyre_program_run(spyre_program* program, uint64_t slot_address, spyre_error* error);
+// How a launch computes. `card` 0: dtypes as PyTorch has them, sums in f32. Otherwise f16 and bf16
+// are DL16 inside the card, with the switches of card.md 2.3 (openspyre/numerics.py).
+typedef struct {
+  int card;
+  int dl16_round;         // 0 nearest, ties up; 1 nearest, ties to even; 2 truncated
+  int bf16_out_truncate;  // DL16 to bf16: 0 nearest even
+  int acc_format;         // of sums inside a chunk: 0 products and sums DL16, 1 sums only, 2 f32
+  int acc_chunk;          // terms of a chunk, a power of two up to 64; 0: the whole sum
+} spyre_numerics;
+
+// Step 3: runs the program against the block there. Returns when it has finished. No `numerics`:
+// all zero.
+SPYRE_API int spyre_program_run(spyre_program* program, uint64_t slot_address,
+                                const spyre_numerics* numerics, spyre_error* error);
 // Cycles of the program for the sizes in a block; values are not computed, addresses not used.
 SPYRE_API int spyre_program_time(spyre_program* program, const int64_t* slots, spyre_report* report,
                                  spyre_error* error);

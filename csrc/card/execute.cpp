@@ -133,7 +133,21 @@ Executable::Executable(const Program& program, const Kernels& kernels)
 
 void Executable::run(const Machine& machine, const int64_t* slots) {
   if (machine.debug & SPYRE_DEBUG_POISON) poison_lx(machine);
-  for (size_t s = 0; s < plans_.size(); ++s) run_section(machine, s, slots);
+  const std::vector<SectionPlan>& chosen = plans(machine);
+  for (size_t s = 0; s < chosen.size(); ++s) run_section(machine, chosen, s, slots);
+}
+
+const std::vector<SectionPlan>& Executable::plans(const Machine& machine) {
+  if (!machine.numerics.card) return plans_;
+  std::vector<SectionPlan>& made = dl16_plans_[static_cast<int>(machine.numerics.round)];
+  if (made.empty()) {
+    made = plan_execution(program_, *machine.kernels);
+    const NarrowValues narrow(program_);
+    for (size_t s = 0; s < made.size(); ++s) {
+      mark_narrow_sums(program_.sections[s].body, narrow, &made[s]);
+    }
+  }
+  return made;
 }
 
 // NaN in every float dtype, -1 in every integer.
@@ -145,12 +159,14 @@ void Executable::poison_lx(const Machine& machine) const {
   }
 }
 
-void Executable::run_section(const Machine& machine, size_t number, const int64_t* slots) {
+void Executable::run_section(const Machine& machine, const std::vector<SectionPlan>& plans,
+                             size_t number, const int64_t* slots) {
   const Section& section = program_.sections[number];
-  const SectionPlan& plan = plans_[number];
+  const SectionPlan& plan = plans[number];
   for (size_t f = 0; f < plan.forwards.size(); ++f) {
-    // (Debug modes are about the copies.)
-    const bool now = !machine.debug && forwards_now(plan.forwards[f], plan, section, slots);
+    // (Debug modes are about the copies, numerics `card` converts in them.)
+    const bool now = !machine.debug && !machine.numerics.card &&
+                     forwards_now(plan.forwards[f], plan, section, slots);
     sources_[f] = now ? &plan.forwards[f].load->source : nullptr;
   }
   SectionRun run(machine, program_, section, plan, sources_.data(), slots);

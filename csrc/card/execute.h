@@ -15,17 +15,20 @@ class Executable {
   // `program` must live longer. Throws Failure(SPYRE_INVALID_PROGRAM).
   Executable(const Program& program, const Kernels& kernels);
 
-  // Runs all sections. Throws Failure(SPYRE_STOPPED or SPYRE_INDEX) of the first core that failed;
-  // what other cores stored by then stays.
+  // Runs all sections, with the kernels and numerics of the machine. Throws Failure(SPYRE_STOPPED
+  // or SPYRE_INDEX) of the first core that failed; what other cores stored by then stays.
   void run(const Machine& machine, const int64_t* slots);
 
  private:
   void poison_lx(const Machine& machine) const;
-  void run_section(const Machine& machine, size_t section, const int64_t* slots);
+  const std::vector<SectionPlan>& plans(const Machine& machine);
+  void run_section(const Machine& machine, const std::vector<SectionPlan>& plans, size_t section,
+                   const int64_t* slots);
   void touch_stores(const Machine& machine, size_t section, const int64_t* slots) const;
 
   const Program& program_;
-  std::vector<SectionPlan> plans_;
+  std::vector<SectionPlan> plans_;  // of numerics `ieee`; their copies and forwards hold for both
+  std::vector<SectionPlan> dl16_plans_[kDl16Rounds];  // made by the first launch that needs them
   std::vector<const Place*> sources_;  // of the running section: by Forward, null when copied
 };
 

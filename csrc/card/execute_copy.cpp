@@ -12,6 +12,35 @@ struct Dim {
   int64_t count, from, to;  // strides in bytes
 };
 
+// --- conversions: numerics `card` holds f16 and bf16 as DL16 in LX and in the pool ----------
+
+struct Conversion {
+  LoadFn load = nullptr;  // null: the bytes stay what they are
+  StoreFn store = nullptr;
+};
+
+// Between the two ends of a copy.
+Conversion conversion_of(const Machine& machine, const Copy& copy) {
+  const DType dtype = copy.source.dtype;
+  const bool narrow = dtype == DType::F16 || dtype == DType::BF16;
+  if (!machine.numerics.card || !narrow || copy.device().argument < 0) return {};
+  const int at = static_cast<int>(dtype);
+  if (copy.is_load()) return {machine.storage->load[at], machine.kernels->store[at]};
+  const bool truncated = dtype == DType::BF16 && machine.numerics.truncate_bf16;
+  return {machine.kernels->load[at],
+          truncated ? machine.storage->store_bf16_truncated : machine.storage->store[at]};
+}
+
+void convert_run(const Conversion& conversion, char* to, int64_t to_stride, const char* from,
+                 int64_t from_stride, int64_t count) {
+  alignas(64) Register values;
+  for (int64_t done = 0; done < count; done += kMaxLanes) {
+    const int lanes = static_cast<int>(std::min<int64_t>(kMaxLanes, count - done));
+    conversion.load(&values, from + done * from_stride, from_stride, lanes);
+    conversion.store(&values, to + done * to_stride, to_stride, lanes);
+  }
+}
+
 // --- plain moves: no index, no bounds ------------------------------------------------------
 
 template <class T>
@@ -22,8 +51,11 @@ void move_strided(char* to, int64_t to_stride, const char* from, int64_t from_st
   }
 }
 
-void move_run(char* to, int64_t to_stride, const char* from, int64_t from_stride, int64_t count,
-              int64_t size) {
+void move_run(const Conversion& conversion, char* to, int64_t to_stride, const char* from,
+              int64_t from_stride, int64_t count, int64_t size) {
+  if (conversion.load) {
+    return convert_run(conversion, to, to_stride, from, from_stride, count);
+  }
   if (to_stride == size && from_stride == size) {
     std::memcpy(to, from, static_cast<size_t>(count * size));
     return;
@@ -67,7 +99,9 @@ void move_transposed(char* to, const char* from, const Dim& a, const Dim& b) {
 
 class PlainMove {
  public:
-  PlainMove(const Walk& walk, const Operand& from, const Operand& to, int64_t size) : size_(size) {
+  PlainMove(const Walk& walk, const Operand& from, const Operand& to, int64_t size,
+            const Conversion& conversion)
+      : size_(size), conversion_(conversion) {
     bool repeats = false;  // writes an element several times: the last one must win
     for (int i = 0; i < walk.size; ++i) {
       if (walk.count[i] == 1) continue;
@@ -76,7 +110,7 @@ class PlainMove {
     }
     if (!repeats) sort();
     merge();
-    find_transposition(repeats);
+    if (!conversion.load) find_transposition(repeats);
   }
 
   void run(char* to, const char* from) const { walk_dims(0, to, from); }
@@ -118,10 +152,10 @@ class PlainMove {
   void walk_dims(int depth, char* to, const char* from) const {
     const int left = count_ - depth;
     if (left == 0) {
-      std::memcpy(to, from, static_cast<size_t>(size_));
+      move_run(conversion_, to, size_, from, size_, 1, size_);
     } else if (left == 1) {
       const Dim& d = dims_[depth];
-      move_run(to, d.to, from, d.from, d.count, size_);
+      move_run(conversion_, to, d.to, from, d.from, d.count, size_);
     } else if (left == 2 && transposes_) {
       transpose(to, from, dims_[depth], dims_[depth + 1]);
     } else {
@@ -147,19 +181,23 @@ class PlainMove {
   int count_ = 0;
   bool transposes_ = false;
   int64_t size_;
+  Conversion conversion_;
 };
 
 // --- adding stores -------------------------------------------------------------------------
 
-void add_element(const Frame& frame, char* to, const char* value, DType dtype) {
+void add_element(const Frame& frame, const Conversion& conversion, char* to, const char* value,
+                 DType dtype) {
   const Kernels& k = frame.kernels();
   const int at = static_cast<int>(dtype), value_class = class_of(dtype);
   const Reduce op = value_class == 3 ? Reduce::Any : Reduce::Sum;
   auto* regs = reinterpret_cast<Register*>(frame.worker.registers.bytes(2 * sizeof(Register)));
-  k.load[at](&regs[0], to, 0, 1);
+  (conversion.load ? frame.machine.storage->load[at] : k.load[at])(&regs[0], to, 0, 1);
   k.load[at](&regs[1], value, 0, 1);
+  if (conversion.load) k.cast[at][value_class](&regs[0], &regs[0], nullptr, nullptr, 1);
   k.combine[static_cast<int>(op)][value_class](&regs[0], &regs[0], &regs[1], nullptr, 1);
-  k.store[at](&regs[0], to, bytes_of(dtype), 1);
+  if (conversion.load) k.cast[at][value_class](&regs[0], &regs[0], nullptr, nullptr, 1);
+  (conversion.load ? conversion.store : k.store[at])(&regs[0], to, bytes_of(dtype), 1);
 }
 
 // --- moves with indices, bounds or adding: row by row in the order of the axes -------------
@@ -203,6 +241,7 @@ class CarefulMove {
         to_(to),
         indices_(indices),
         size_(bytes_of(copy.source.dtype)),
+        conversion_(conversion_of(frame.machine, copy)),
         lane_(walk.size - 1),
         lanes_(walk.size ? walk.count[lane_] : 1) {
     for (size_t i = 0; i < copy.indirect.size(); ++i) {
@@ -318,11 +357,12 @@ class CarefulMove {
     char* const to = load ? lx + first * to_stride : pointer(a);
     const char* const from = load ? pointer(a) : lx + first * from_stride;
     if (!copy_.add) {
-      move_run(to, to_stride, from, from_stride, last - first, size_);
+      move_run(conversion_, to, to_stride, from, from_stride, last - first, size_);
       return;
     }
     for (int64_t x = 0; x < last - first; ++x) {
-      add_element(frame_, to + x * to_stride, from + x * from_stride, copy_.source.dtype);
+      add_element(frame_, conversion_, to + x * to_stride, from + x * from_stride,
+                  copy_.source.dtype);
     }
   }
 
@@ -347,6 +387,7 @@ class CarefulMove {
   const Operand &from_, &to_;
   const Operand* indices_;
   const int64_t size_;
+  const Conversion conversion_;
   const int lane_;
   const int64_t lanes_;
   bool lane_indexed_ = false;
@@ -363,7 +404,8 @@ void execute_copy(const Frame& frame, const Copy& copy, const Places& places) {
     const Operand from = frame.operand(source, walk, copy.origin);
     const Operand to = frame.operand(copy.target, walk, copy.origin, Mode::Write);
     if (places.elided) return;
-    PlainMove(walk, from, to, bytes_of(copy.source.dtype)).run(to.at, from.at);
+    const Conversion conversion = conversion_of(frame.machine, copy);
+    PlainMove(walk, from, to, bytes_of(copy.source.dtype), conversion).run(to.at, from.at);
     return;
   }
   const bool load = copy.is_load();

@@ -181,6 +181,20 @@ std::vector<SectionPlan> plan_execution(const Program& program, const Kernels& k
   return plans;
 }
 
+void mark_narrow_sums(const std::vector<Node>& body, const NarrowValues& narrow,
+                      SectionPlan* plan) {
+  for (const Node& node : body) {
+    if (const auto* loop = std::get_if<TileLoop>(&node.form)) {
+      mark_narrow_sums(loop->body, narrow, plan);
+    } else if (const auto* vec = std::get_if<Vec>(&node.form)) {
+      for (VecStep& step : plan->nodes[node.id].code.each) {
+        if (step.kind != VecStep::Output) continue;
+        step.narrow = narrow.sums_narrow(*vec, vec->outputs[step.number]);
+      }
+    }
+  }
+}
+
 Reach reach_of(const Copy& copy, const Section& section, const int64_t* slots) {
   const Place& place = copy.device();
   Wide low = place.base.of(slots), high = low + bytes_of(place.dtype);

@@ -6,6 +6,7 @@
 
 #include "decode.h"
 #include "frame.h"
+#include "narrow_sums.h"
 #include "vec_code.h"
 
 namespace spyre {
@@ -35,6 +36,9 @@ struct SectionPlan {
   std::vector<const Copy*> stores;
   bool adds = false;  // a store adds: cores run one after another, so that sums have one order
 };
+
+// Says in the code of vector instructions which sums run in DL16.
+void mark_narrow_sums(const std::vector<Node>& body, const NarrowValues& narrow, SectionPlan* plan);
 
 // Throws Failure(SPYRE_INVALID_PROGRAM).
 std::vector<SectionPlan> plan_execution(const Program& program, const Kernels& kernels);

@@ -7,8 +7,9 @@
 namespace spyre {
 namespace {
 
-constexpr int64_t kColumns = 64;              // of a panel
-constexpr int64_t kRowsOfBlock = 6;           // of the kernel: a block of rows is a multiple
+constexpr int64_t kColumns = 64;     // of a panel
+constexpr int64_t kRowsOfBlock = 6;  // of the kernel: a block of rows is a multiple
+constexpr int64_t kLongestChunk = 64;
 constexpr int64_t kWidenedBytes = 512 << 10;  // rows of a kept in L2 while panels pass
 
 // One axis of the matmul with the strides (bytes) it has in each operand.
@@ -111,9 +112,11 @@ class Matmul {
     const int64_t even = (rows_.count + blocks - 1) / blocks;
     const int64_t step = (even + kRowsOfBlock - 1) / kRowsOfBlock * kRowsOfBlock;
     find_panels(b);
+    const bool card = frame_.machine.numerics.card;
     for (int64_t row = 0; row < rows_.count; row += step) {
       const int64_t rows = std::min(step, rows_.count - row);
-      row_block(a + row * rows_.a, c + row * rows_.c, rows);
+      (this->*(card ? &Matmul::chunked_row_block : &Matmul::row_block))(a + row * rows_.a,
+                                                                        c + row * rows_.c, rows);
     }
   }
 
@@ -132,6 +135,58 @@ class Matmul {
       block.panel = panels_ + column / kColumns * panel_step_;
       block.c = c + column * c_size_;
       frame_.kernels().pt(block);
+    }
+  }
+
+  // Numerics `card`: k in chunks, into f32 totals.
+  void chunked_row_block(const char* a, char* c, int64_t rows) {
+    const bool narrow = pt_.a.dtype != DType::F32;  // else a product of f32, which stays f32
+    const Numerics& numerics = frame_.machine.numerics;
+    const int chunk = narrow ? numerics.chunk : 0;
+    const Kernels& kernels = frame_.kernels();
+    PtBlock wide;
+    widen(a, rows, &wide);
+    auto* const panel = reinterpret_cast<float*>(
+        frame_.worker.sums.bytes((kLongestChunk + rows) * kColumns * sizeof(float)));
+    float* const total = panel + kLongestChunk * kColumns;
+    ChunkBlock block;
+    block.rows = static_cast<int>(rows);
+    block.a_stride = wide.a_stride;
+    block.panel = panel;
+    block.total = total;
+    block.sum = narrow ? numerics.sum : SumFormat::F32;
+    block.continues = chunk == 0;
+    for (int64_t column = 0; column < columns_.count; column += kColumns) {
+      block.columns = static_cast<int>(std::min(kColumns, columns_.count - column));
+      const char* from = panels_ + column / kColumns * panel_step_;
+      char* const to = c + column * c_size_;
+      load_totals(to, rows, block.columns, total);
+      for (int64_t k = 0; k < k_points_; k += block.k) {
+        block.k = static_cast<int>(std::min<int64_t>(chunk ? chunk : kLongestChunk, k_points_ - k));
+        block.a = wide.a + k;
+        kernels.widen(from + k * panel_stride_ * a_size_, panel_stride_, 1, pt_.b.dtype, block.k,
+                      block.columns, panel, kColumns);
+        if (narrow) block.b_range = kernels.magnitudes(panel, kColumns, block.k, block.columns);
+        kernels.chunk(block);
+      }
+      store_totals(total, rows, block.columns, to);
+    }
+  }
+
+  void load_totals(const char* c, int64_t rows, int columns, float* total) const {
+    for (int64_t row = 0; row < rows; ++row, c += rows_.c, total += kColumns) {
+      if (accumulate_) {
+        std::memcpy(total, c, columns * sizeof(float));
+      } else {
+        std::memset(total, 0, kColumns * sizeof(float));
+      }
+    }
+  }
+
+  void store_totals(const float* total, int64_t rows, int columns, char* c) const {
+    const StoreFn store = frame_.kernels().store[static_cast<int>(pt_.c.dtype)];
+    for (int64_t row = 0; row < rows; ++row, c += rows_.c, total += kColumns) {
+      store(reinterpret_cast<const Register*>(total), c, c_size_, columns);
     }
   }
 

@@ -38,6 +38,7 @@ class VecRun {
     }
     first_index_ = count_;
     for (const VecIndex& index : vec.indices) streams_[count_++] = index_stream(index);
+    add_chunk_streams();
   }
 
   void run() {
@@ -281,9 +282,15 @@ class VecRun {
 
   void accumulate(const VecStep& step, const VecOut& out) {
     const auto add = kernels_.accumulate[static_cast<int>(out.reduce)][step.value_class];
+    const bool chunks = in_chunks(step);
     for (int64_t r = 0; r < block_; ++r) {
-      add(partials(step), part(regs_ + step.to, r * pitch_, step.value_class),
-          static_cast<int>(width_));
+      const Register* values = part(regs_ + step.to, r * pitch_, step.value_class);
+      if (chunks) {
+        kernels_.sum_chunks(partials(step)->f, values, static_cast<int>(width_),
+                            frame_.machine.numerics);
+      } else {
+        add(partials(step), values, static_cast<int>(width_));
+      }
       if (lanes_.count <= capacity_) {  // whole rows: each is finished at once
         fold(step, out, row_ + r);
         kernels_.neutral(partials(step), out.reduce, step.value_class);
@@ -303,17 +310,129 @@ class VecRun {
   void fold(const VecStep& step, const VecOut& out, int64_t row) {
     alignas(64) Register value[2];
     const int op = static_cast<int>(out.reduce);
-    kernels_.fold[op][step.value_class](partials(step), &value[0]);
+    if (in_chunks(step)) {
+      value[0].f[0] = partials(step)->f[0];
+    } else {
+      kernels_.fold[op][step.value_class](partials(step), &value[0]);
+    }
     char* to = address(first_output_ + step.number, row, 0);
     if (!begins(out, row)) {
       step.load(&value[1], to, 0, 1);
-      kernels_.combine[op][step.value_class](&value[0], &value[1], &value[0], nullptr, 1);
+      combination(step, out)(&value[0], &value[1], &value[0], nullptr, 1);
     }
     step.store(&value[0], to, step.element, 1);
   }
 
+  // --- sums in DL16: chunks of terms, each summed in DL16, their sums added in DL16 ---
+
+  bool in_chunks(const VecStep& step) const {
+    return step.narrow && frame_.machine.numerics.rounds_sums();
+  }
+
+  VecFn combination(const VecStep& step, const VecOut& out) const {
+    return in_chunks(step) ? kernels_.add_dl16
+                           : kernels_.combine[static_cast<int>(out.reduce)][step.value_class];
+  }
+
+  // The open chunk of every element of an output, as a dense f32 array that is walked like it.
+  void add_chunk_streams() {
+    if (!frame_.machine.numerics.rounds_sums()) return;
+    int64_t bytes = 0;
+    for (const VecStep& step : code_.each) {
+      const VecOut& out = vec_.outputs[step.number];
+      if (step.kind != VecStep::Output || !step.narrow || out.scan) continue;
+      Operand stream;
+      int64_t next = sizeof(float);
+      for (int i = walk_.size - 1; i >= 0; --i) {
+        stream.stride[i] = reduces(out, i) ? 0 : next;
+        if (!reduces(out, i)) next *= walk_.count[i];
+      }
+      stream.at = reinterpret_cast<char*>(static_cast<uintptr_t>(bytes));
+      chunk_stream_[step.number] = count_;
+      streams_[count_++] = stream;
+      bytes += next;
+    }
+    char* const sums = frame_.worker.sums.bytes(bytes);
+    std::memset(sums, 0, static_cast<size_t>(bytes));
+    for (const VecStep& step : code_.each) {
+      if (step.kind != VecStep::Output || !step.narrow) continue;
+      if (vec_.outputs[step.number].scan) continue;
+      Operand& stream = streams_[chunk_stream_[step.number]];
+      stream.at = sums + reinterpret_cast<uintptr_t>(stream.at);
+    }
+  }
+
+  // Where a row stands among the reduced points of this instruction, and how many there are.
+  struct Turn {
+    int64_t at = 0, of = 1;
+    void inside(int64_t index, int64_t count) {
+      at = at * count + index;
+      of *= count;
+    }
+  };
+  Turn turn(const VecOut& out, int64_t row) const {
+    Turn found;
+    for (int d = 0; d < depth_; ++d) {
+      if (reduces(out, static_cast<int>(dims_[d].position))) found.inside(at_[d], dims_[d].count);
+    }
+    if (rows_.position >= 0 && reduces(out, static_cast<int>(rows_.position))) {
+      found.inside(row, rows_.count);
+    }
+    return found;
+  }
+
+  bool first_trip(const VecOut& out) const {
+    for (int i = 0; i < walk_.size; ++i) {
+      if (reduces(out, i) && !frame_.axes[walk_.axis[i]].first_trip()) return false;
+    }
+    return true;
+  }
+
+  void combine_chunks(const VecStep& step, const VecOut& out) {
+    const Numerics& numerics = frame_.machine.numerics;
+    const int stream = first_output_ + step.number;
+    const int64_t along = stride(stream, lanes_), stored = store_stride(stream, step);
+    const int width = static_cast<int>(width_);
+    const VecFn round = kernels_.cast[static_cast<int>(DType::F16)][0];
+    const VecFn add = numerics.sum == SumFormat::F32
+                          ? kernels_.combine[static_cast<int>(Reduce::Sum)][0]
+                          : kernels_.add_dl16;
+    Register* sum = regs_ + step.spare;
+    for (int64_t r = 0; r < block_; ++r) {
+      char* const open = address(chunk_stream_[step.number], row_ + r, lane_);
+      char* const to = address(stream, row_ + r, lane_);
+      const Turn now = turn(out, row_ + r);
+      const bool fresh = first_trip(out) && now.at < std::max(numerics.chunk, 1);
+      if (numerics.chunk == 0) {  // goes on from the total
+        if (fresh) {
+          fill_neutral(sum, out, step.value_class, width);
+        } else {
+          step.load(sum, to, along, width);
+        }
+        add(sum, sum, part(regs_ + step.to, r * pitch_, step.value_class), nullptr, width);
+        step.store(sum, to, stored, width);
+        continue;
+      }
+      std::memcpy(sum->f, open, width * sizeof(float));
+      add(sum, sum, part(regs_ + step.to, r * pitch_, step.value_class), nullptr, width);
+      if ((now.at + 1) % numerics.chunk != 0 && now.at + 1 != now.of) {
+        std::memcpy(open, sum->f, width * sizeof(float));
+        continue;
+      }
+      std::memset(open, 0, width * sizeof(float));
+      round(sum, sum, nullptr, nullptr, width);
+      if (!fresh) {
+        alignas(64) Register total;
+        step.load(&total, to, along, width);
+        kernels_.add_dl16(sum, &total, sum, nullptr, width);
+      }
+      step.store(sum, to, stored, width);
+    }
+  }
+
   // A reduction over outer axes: lane by lane into what is stored.
   void combine_rows(const VecStep& step, const VecOut& out) {
+    if (in_chunks(step)) return combine_chunks(step, out);
     const int stream = first_output_ + step.number;
     const auto combine = kernels_.combine[static_cast<int>(out.reduce)][step.value_class];
     const int64_t along = stride(stream, lanes_);
@@ -377,7 +496,7 @@ class VecRun {
 
   void scan(const VecStep& step, const VecOut& out) {
     const int stream = first_output_ + step.number;
-    const auto combine = kernels_.combine[static_cast<int>(out.reduce)][step.value_class];
+    const VecFn combine = combination(step, out);
     const int64_t along = store_stride(stream, step);
     Register* carry = regs_ + step.spare;
     const bool scanned = lanes_.position == walk_.size - 1;  // else the scanned axis has one point
@@ -401,15 +520,16 @@ class VecRun {
   const VecCode& code_;
   const Kernels& kernels_;
   Walk walk_;
-  Operand streams_[kMaxStreams];  // inputs, outputs, indices
+  Operand streams_[2 * kMaxStreams];  // inputs, outputs, indices, open chunks of sums
   int count_ = 0, first_output_ = 0, first_index_ = 0;
   Dim dims_[kMaxAxes], rows_, lanes_;
   int depth_ = 0;  // outer dims above the rows
   int64_t capacity_ = 0, pitch_ = 0, block_rows_ = 0;
   bool lane_reduced_[kMaxStreams];
+  int chunk_stream_[kMaxStreams];  // by output
   Register* regs_ = nullptr;
   int64_t at_[kMaxAxes] = {};
-  uintptr_t row_base_[kMaxStreams];
+  uintptr_t row_base_[2 * kMaxStreams];
   int64_t row_ = 0, block_ = 0, lane_ = 0, width_ = 0;
 };
 

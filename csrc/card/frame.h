@@ -43,11 +43,14 @@ struct Worker {
   Scratch rows;       // widened rows of a matmul's a
   Scratch panels;     // a matmul's b, where it is not read in place
   Scratch registers;  // of the vector interpreter
+  Scratch sums;       // of numerics `card`: a matmul's totals, the open chunks of reductions
 };
 
 // The parts of a card that execution uses.
 struct Machine {
-  const Kernels* kernels;
+  const Kernels* kernels;  // of values in LX and in the pool
+  const Kernels* storage;  // of tensors that PyTorch can see
+  Numerics numerics;
   Mapping* memory;
   Scratchpads* lx;
   Pool* pool;

@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "numerics.h"
+
 namespace spyre {
 
 // Element types, numbered as in src/openspyre/ir/binary.py.
@@ -71,6 +73,26 @@ struct PtBlock {
   bool accumulate;
 };
 
+struct MagnitudeRange {
+  float least, most;  // least: of what is not zero, infinite if everything is
+};
+
+// One chunk of k of a matmul block under numerics `card`: for every row and column the sum of the
+// k products is added to `total` in DL16; with `continues` it goes on from the total instead.
+//   a: DL16 values as f32 (any f32 for sums in f32), row stride `a_stride` floats.
+//   panel: [k][64] f32; b_range: of its values, for sums in DL16.
+//   total: [rows][64] f32; columns past `columns` may hold rubbish afterwards.
+struct ChunkBlock {
+  int rows, columns, k;
+  const float* a;
+  ptrdiff_t a_stride;
+  const float* panel;
+  MagnitudeRange b_range;
+  float* total;
+  SumFormat sum;
+  bool continues;
+};
+
 struct Kernels {
   const char* isa;
   void (*pt)(const PtBlock& block);
@@ -94,6 +116,16 @@ struct Kernels {
   FoldFn fold[6][4];
   // Combines two registers lane by lane with a reduction's op (for reductions over outer axes).
   VecFn combine[6][4];
+
+  // --- numerics `card` ---
+  StoreFn store_bf16_truncated;
+  MagnitudeRange (*magnitudes)(const float* a, ptrdiff_t stride, int rows, int k);
+  // Tables for each Dl16Round, in which f16 and bf16 elements are DL16 codes: loads, stores, casts,
+  // `widen`. Only they have the three functions below.
+  const Kernels* dl16[kDl16Rounds];
+  VecFn add_dl16;  // a + b, rounded
+  void (*sum_chunks)(float* sum, const Register* a, int lanes, const Numerics& numerics);
+  void (*chunk)(const ChunkBlock& block);
 };
 
 const Kernels& kernels();                       // best table this CPU supports

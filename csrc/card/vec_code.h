@@ -19,6 +19,7 @@ struct VecStep {
   int number = 0;       // Load: input, Index: index, Scalar: slot, Output: output
   int spare = 0;        // Output with a reduction: register for the partial results
   int64_t element = 0;  // Output: bytes
+  bool narrow = false;  // Output: a sum that runs in DL16 under numerics `card`
   VecFn call = nullptr;
   LoadFn load = nullptr;    // Load; Output: of what a reduction continues
   StoreFn store = nullptr;  // Output

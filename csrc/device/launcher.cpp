@@ -108,7 +108,7 @@ const std::vector<int64_t>& Resident::fill(const Binding& binding, uint64_t pool
 }
 
 int Resident::run(uint64_t slot, spyre_error& error) noexcept {
-  return spyre_program_run(program_, slot, &error);
+  return spyre_program_run(program_, slot, nullptr, &error);
 }
 
 spyre_report Resident::time(const Sizes& sizes, size_t address_count, size_t scalar_count) {

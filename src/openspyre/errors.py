@@ -5,7 +5,7 @@ SpyreError                  what a user can do something about
 ├── InvalidKernel           kernel text that does not parse or breaks a rule of the IR
 ├── InvalidProgram          program bytes that are malformed, corrupted or of another version
 ├── CardError               the card stopped: an index out of range, an access outside its memory
-└── InvalidSetting          an environment variable with a value that means nothing
+└── InvalidSetting          a setting (mostly an environment variable) that means nothing
 BrokenInvariant             a mistake of ours; carries the kernel text and asks for a report
 """
 
@@ -47,7 +47,7 @@ class CardError(SpyreError):
 
 
 class InvalidSetting(SpyreError, ValueError):
-    """An environment variable whose value means nothing."""
+    """A setting, mostly an environment variable, whose value means nothing."""
 
 
 class BrokenInvariant(AssertionError):

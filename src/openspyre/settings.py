@@ -16,6 +16,8 @@ OPENSPYRE_DEBUG           modes in which a wrong program or a use of freed memor
                           to and from LX happen as late as is legal); default none
 OPENSPYRE_RUN             folder in which processes show their cards to `spyre smi` (default
                           openspyre in XDG_RUNTIME_DIR, or in the folder of temporary files)
+OPENSPYRE_NUMERICS        how programs compute: ieee, or card with switches behind commas, for example
+                          card,dl16_round=truncate (see numerics.py; default ieee)
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from tempfile import gettempdir
 from typing import Any, TypeVar
 
 from openspyre.errors import InvalidSetting
+from openspyre.numerics import IEEE, Numerics, parse_numerics
 
 PREFIX = "OPENSPYRE_"
 FALLBACK_MODES = ("count", "warn", "error")
@@ -57,6 +60,7 @@ class Settings:
     check: bool
     debug: frozenset[str]
     run: Path
+    numerics: Numerics
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
@@ -87,6 +91,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         check=read("CHECK", _switch, True),
         debug=read("DEBUG", _debug, frozenset()),
         run=read("RUN", Path, _default_run(environment)),
+        numerics=read("NUMERICS", parse_numerics, IEEE),
     )
 
 

@@ -32,6 +32,7 @@ import numpy as np
 from openspyre.errors import BrokenInvariant, CardError, InvalidProgram, SpyreError
 from openspyre.ir.binary import encode
 from openspyre.ir.program import Program
+from openspyre.numerics import IEEE, Numerics
 from openspyre.spec import SPYRE_CARD_V1, CardSpec
 
 LIBRARY = Path(__file__).resolve().parent.parent / "lib" / "libspyre_card.so"
@@ -109,6 +110,13 @@ class _Error(ctypes.Structure):
     _fields_ = [("text", ctypes.c_char * 1024)]
 
 
+class _Numerics(ctypes.Structure):
+    _fields_ = [
+        (name, c_int)
+        for name in ("card", "dl16_round", "bf16_out_truncate", "acc_format", "acc_chunk")
+    ]
+
+
 class _Span(ctypes.Structure):
     _fields_ = [("low", c_int64), ("high", c_int64)]
 
@@ -147,7 +155,7 @@ def _signatures() -> dict[str, tuple[object, list[object]]]:
                 *(c_uint64, words, error),
             ],
         ),
-        "spyre_program_run": (c_int, [c_void_p, c_uint64, error]),
+        "spyre_program_run": (c_int, [c_void_p, c_uint64, POINTER(_Numerics), error]),
         "spyre_program_time": (c_int, [c_void_p, words, POINTER(_Report), error]),
         "spyre_program_trace": (
             c_int,
@@ -365,7 +373,7 @@ class SoftwareCard:
         _check(code, error)
         return bytes(block)
 
-    def run(self, program: LoadedProgram, block: int) -> None:
+    def run(self, program: LoadedProgram, block: int, numerics: Numerics = IEEE) -> None:
         """Run against the symbol block at an address; returns when the card has finished.
 
         Raises:
@@ -373,7 +381,9 @@ class SoftwareCard:
                 must not.
         """
         error = _Error()
-        _check(library().spyre_program_run(program.handle, block, byref(error)), error)
+        chosen = _Numerics(*numerics.words())
+        code = library().spyre_program_run(program.handle, block, byref(chosen), byref(error))
+        _check(code, error)
 
     def launch(
         self,
@@ -382,9 +392,11 @@ class SoftwareCard:
         sizes: Sequence[int] = (),
         scalars: Sequence[float] = (),
         pool: int = 0,
+        numerics: Numerics = IEEE,
     ) -> None:
         """All three steps of a launch, with a symbol block of its own."""
-        self.run(program, self.store(self.fill(program, addresses, sizes, scalars, pool)))
+        block = self.store(self.fill(program, addresses, sizes, scalars, pool))
+        self.run(program, block, numerics)
 
     def time(self, program: LoadedProgram, block: bytes) -> Report:
         """What a launch with this symbol block costs. Computes no values."""
