@@ -18,6 +18,7 @@ from openspyre.ir.kernel import DType, Kernel, Role, Tensor
 from openspyre.ir.program import Program
 from openspyre.ir.reference import STORAGE, cast, evaluate
 from openspyre.ir.text import contiguous_strides
+from openspyre.numerics import IEEE, Numerics
 from openspyre.spec import SPYRE_CARD_V1, CardSpec
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -132,6 +133,7 @@ def run_program(
     card: CardSpec = SPYRE_CARD_V1,
     isa: str | None = None,
     debug: DebugMode = NO_DEBUG,
+    numerics: Numerics = IEEE,
 ) -> tuple[dict[str, Array], Report]:
     """The outputs and mutated inputs of a program, by the software card, and what it cost."""
     with SoftwareCard(memory=1 << 28, threads=1, isa=isa, spec=card, debug=debug) as machine:
@@ -150,7 +152,7 @@ def run_program(
             loaded, [p.address for p in placed], *_numbers(kernel, inputs, sizes), pool
         )
         try:
-            machine.run(loaded, machine.store(block))
+            machine.run(loaded, machine.store(block), numerics)
             report = machine.time(loaded, block)
         finally:
             machine.unload(loaded)
@@ -187,6 +189,7 @@ def run_kernel(
     sizes: Mapping[str, int] = MappingProxyType({}),
     card: CardSpec = SPYRE_CARD_V1,
     isa: str | None = None,
+    numerics: Numerics = IEEE,
 ) -> dict[str, Array]:
     """Compiles what is not planned yet, and runs the kernel on the software card.
 
@@ -194,7 +197,8 @@ def run_kernel(
     """
     planned = kernel if kernel.steps else plan_kernel(kernel, card)
     planned = planned if planned.residency else place(planned, card)
-    return run_program(emit(planned, card), planned, inputs, sizes, card, isa)[0]
+    program = emit(planned, card)
+    return run_program(program, planned, inputs, sizes, card, isa, numerics=numerics)[0]
 
 
 def random_inputs(

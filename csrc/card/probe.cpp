@@ -1,5 +1,6 @@
 #include "probe.h"
 
+#include "formats.h"
 #include "kernels.h"
 
 namespace {
@@ -16,6 +17,11 @@ int run(spyre::VecFn f, void* d, const void* a, const void* b, const void* c, in
   if (!f) return -1;
   f(reg(d), reg(a), reg(b), reg(c), lanes);
   return 0;
+}
+
+const Kernels* dl16(const char* isa, int round) {
+  const Kernels* k = spyre::kernels_named(isa);
+  return k ? k->dl16[round] : nullptr;
 }
 
 }  // namespace
@@ -89,4 +95,62 @@ int spyre_probe_widen(const char* isa, const void* a, int64_t row_stride, int64_
   if (!found) return -1;
   found->widen(a, row_stride, k_stride, static_cast<DType>(dtype), rows, k, out, out_stride);
   return 0;
+}
+
+int spyre_probe_dl16_load(const char* isa, int round, void* d, const void* from, int64_t stride,
+                          int lanes) {
+  const Kernels* k = dl16(isa, round);
+  if (!k) return -1;
+  k->load[static_cast<int>(DType::F16)](reg(d), from, stride, lanes);
+  return 0;
+}
+
+int spyre_probe_dl16_store(const char* isa, int round, const void* a, void* to, int64_t stride,
+                           int lanes) {
+  const Kernels* k = dl16(isa, round);
+  if (!k) return -1;
+  k->store[static_cast<int>(DType::BF16)](reg(a), to, stride, lanes);
+  return 0;
+}
+
+int spyre_probe_dl16_add(const char* isa, int round, void* d, const void* a, const void* b,
+                         int lanes) {
+  const Kernels* k = dl16(isa, round);
+  return k ? run(k->add_dl16, d, a, b, nullptr, lanes) : -1;
+}
+
+int spyre_probe_dl16_sum(const char* isa, int round, int format, int chunk, float* sum,
+                         const void* a, int lanes) {
+  const Kernels* k = dl16(isa, round);
+  if (!k) return -1;
+  spyre::Numerics numerics;
+  numerics.sum = static_cast<spyre::SumFormat>(format);
+  numerics.chunk = chunk;
+  k->sum_chunks(sum, reg(a), lanes, numerics);
+  return 0;
+}
+
+int spyre_probe_dl16_chunk(const char* isa, int round, int format, int continues, int rows,
+                           int columns, int k, const float* a, int64_t a_stride, const float* panel,
+                           float* total) {
+  const Kernels* found = dl16(isa, round);
+  if (!found) return -1;
+  const auto range = found->magnitudes(panel, spyre::kLanes, k, columns);
+  found->chunk({rows, columns, k, a, a_stride, panel, range, total,
+                static_cast<spyre::SumFormat>(format), continues != 0});
+  return 0;
+}
+
+void spyre_probe_decode(int format, int bias, const uint32_t* codes, double* values,
+                        int64_t count) {
+  const spyre::Format chosen = spyre::format_of(static_cast<spyre::FormatId>(format), bias);
+  for (int64_t i = 0; i < count; ++i) values[i] = spyre::decoded(chosen, codes[i]);
+}
+
+void spyre_probe_encode(int format, int bias, int round, const double* values, uint32_t* codes,
+                        int64_t count) {
+  const spyre::Format chosen = spyre::format_of(static_cast<spyre::FormatId>(format), bias);
+  for (int64_t i = 0; i < count; ++i) {
+    codes[i] = spyre::encoded(chosen, values[i], static_cast<spyre::FormatRound>(round));
+  }
 }

@@ -31,6 +31,24 @@ SPYRE_API int spyre_probe_widen(const char* isa, const void* a, int64_t row_stri
                                 int64_t k_stride, int dtype, int rows, int k, float* out,
                                 int64_t out_stride);
 
+// --- numerics `card`: the kernels of a Dl16Round -------------------------------------------
+SPYRE_API int spyre_probe_dl16_load(const char* isa, int round, void* d, const void* from,
+                                    int64_t stride, int lanes);
+SPYRE_API int spyre_probe_dl16_store(const char* isa, int round, const void* a, void* to,
+                                     int64_t stride, int lanes);
+SPYRE_API int spyre_probe_dl16_add(const char* isa, int round, void* d, const void* a,
+                                   const void* b, int lanes);
+SPYRE_API int spyre_probe_dl16_sum(const char* isa, int round, int format, int chunk, float* sum,
+                                   const void* a, int lanes);
+SPYRE_API int spyre_probe_dl16_chunk(const char* isa, int round, int format, int continues,
+                                     int rows, int columns, int k, const float* a, int64_t a_stride,
+                                     const float* panel, float* total);
+// One value at a time, of any format (formats.h).
+SPYRE_API void spyre_probe_decode(int format, int bias, const uint32_t* codes, double* values,
+                                  int64_t count);
+SPYRE_API void spyre_probe_encode(int format, int bias, int round, const double* values,
+                                  uint32_t* codes, int64_t count);
+
 #ifdef __cplusplus
 }
 #endif

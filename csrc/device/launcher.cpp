@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "memory.h"
+#include "numerics.h"
 #include "slots.h"
 #include "state.h"
 
@@ -25,6 +26,7 @@ class Launch final : public Work {
     work.record_ = &record;
     work.program_ = &program;
     work.slot_ = slot;
+    work.numerics_ = &numerics();
     work.engine = Engine::Compute;
     work.picoseconds = record.picoseconds;
     work.subject = record.number;
@@ -33,7 +35,7 @@ class Launch final : public Work {
 
   int run(spyre_error& error) noexcept override {
     const auto start = std::chrono::steady_clock::now();
-    const int code = program_->run(slot_.address, error);
+    const int code = program_->run(slot_.address, *numerics_, error);
     const int64_t spent =
         std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
     record_->nanoseconds += spent;
@@ -76,6 +78,7 @@ class Launch final : public Work {
   Record* record_ = nullptr;
   Resident* program_ = nullptr;
   SlotRing::Slot slot_;
+  const spyre_numerics* numerics_ = nullptr;
 };
 
 }  // namespace
@@ -107,8 +110,8 @@ const std::vector<int64_t>& Resident::fill(const Binding& binding, uint64_t pool
   return block;
 }
 
-int Resident::run(uint64_t slot, spyre_error& error) noexcept {
-  return spyre_program_run(program_, slot, nullptr, &error);
+int Resident::run(uint64_t slot, const spyre_numerics& numerics, spyre_error& error) noexcept {
+  return spyre_program_run(program_, slot, &numerics, &error);
 }
 
 spyre_report Resident::time(const Sizes& sizes, size_t address_count, size_t scalar_count) {

@@ -37,7 +37,7 @@ class Resident {
   // Step 1, on the host: the symbol block, in memory of this thread that the next call reuses.
   const std::vector<int64_t>& fill(const Binding& binding, uint64_t pool);
   // Step 3: runs the program against the block in a slot; returns when it has finished.
-  int run(uint64_t slot, spyre_error& error) noexcept;
+  int run(uint64_t slot, const spyre_numerics& numerics, spyre_error& error) noexcept;
   spyre_report time(const Sizes& sizes, size_t address_count, size_t scalar_count);
   c10::DataPtr pool() const;
   int device() const { return device_; }
@@ -93,7 +93,7 @@ const spyre_report& measure(Variant& variant, Record& record, int device, size_t
                             size_t scalar_count);
 
 // Steps 2 and 3 on the stream: copies the block to a slot of the card, and runs the program when
-// the stream gets there. May wait for a slot: call it without the GIL.
+// the stream gets there, with the numerics of now. May wait for a slot: call it without the GIL.
 void launch(Stream& stream, const std::shared_ptr<Variant>& variant, Resident& program,
             Record& record, const std::vector<int64_t>& block);
 

@@ -16,6 +16,7 @@
 #include "fallback.h"
 #include "kernel.h"
 #include "memory.h"
+#include "numerics.h"
 #include "python.h"
 #include "queue.h"
 #include "runtime.h"
@@ -209,6 +210,23 @@ PyObject* py_set_fallback_mode(PyObject*, PyObject* arg) {
   Py_RETURN_NONE;
 }
 
+PyObject* py_numerics(PyObject*, PyObject*) {
+  const spyre_numerics& now = numerics();
+  return Py_BuildValue("(iiiii)", now.card, now.dl16_round, now.bf16_out_truncate, now.acc_format,
+                       now.acc_chunk);
+}
+
+PyObject* py_set_numerics(PyObject*, PyObject* args) {
+  HANDLE_TH_ERRORS
+  spyre_numerics chosen{};
+  if (!PyArg_ParseTuple(args, "iiiii", &chosen.card, &chosen.dl16_round, &chosen.bf16_out_truncate,
+                        &chosen.acc_format, &chosen.acc_chunk))
+    return nullptr;
+  set_numerics(chosen);
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
 // empty_strided_spyre(size, stride, dtype, device_index): the allocation of compiled graphs.
 PyObject* py_empty_strided(PyObject*, PyObject* const* args, Py_ssize_t count) {
   HANDLE_TH_ERRORS
@@ -269,6 +287,9 @@ PyMethodDef methods[] = {
      "How often an eager call asked Python for a kernel."},
     {"reset_fallbacks", py_reset_fallbacks, METH_NOARGS, "Starts counting again."},
     {"set_fallback_mode", py_set_fallback_mode, METH_O, "count, warn or error."},
+    {"numerics", py_numerics, METH_NOARGS, "The words of the numerics that launches take."},
+    {"set_numerics", py_set_numerics, METH_VARARGS,
+     "set_numerics(*words): what launches take from now on (openspyre/numerics.py)."},
     {"empty_strided_spyre", as_function(py_empty_strided), METH_FASTCALL,
      "empty_strided_spyre(size, stride, dtype, device_index)"},
     {nullptr, nullptr, 0, nullptr},

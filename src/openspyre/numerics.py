@@ -81,6 +81,18 @@ class Numerics:
                 hint="use numerics card",
             )
 
+    @classmethod
+    def of_words(cls, words: tuple[int, int, int, int, int]) -> Numerics:
+        """The inverse of `words`."""
+        card, rounding, truncated, sums, chunk = words
+        return cls(
+            Mode.CARD if card else Mode.IEEE,
+            list(Dl16Round)[rounding],
+            Bf16Round.TRUNCATE if truncated else Bf16Round.NEAREST_EVEN,
+            list(SumFormat)[sums],
+            chunk,
+        )
+
     def words(self) -> tuple[int, int, int, int, int]:
         """The numbers of `spyre_numerics` (csrc/card/card.h)."""
         return (

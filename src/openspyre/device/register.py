@@ -137,6 +137,7 @@ def _register() -> None:
         run=str(chosen.run),
     )
     extension.set_fallback_mode(chosen.fallback)
+    extension.set_numerics(*chosen.numerics.words())
     rename_privateuse1_backend(NAME)
     torch._register_device_module(NAME, _module())
     generate_methods_for_privateuse1_backend(for_storage=True)
@@ -146,7 +147,7 @@ def _register() -> None:
 def _module() -> types.ModuleType:
     """torch.spyre."""
     from openspyre import _C
-    from openspyre.device import memory, random, streams
+    from openspyre.device import arithmetic, memory, random, streams
 
     module = types.ModuleType(f"torch.{NAME}", "The Spyre device (openspyre).")
     public = {
@@ -162,6 +163,8 @@ def _module() -> types.ModuleType:
         "fallbacks": _C.fallbacks,
         "fallback_reasons": _C.fallback_reasons,
         "reset_fallbacks": _C.reset_fallbacks,
+        "numerics": arithmetic.numerics,
+        "current_numerics": arithmetic.current_numerics,
         "__getattr__": _lazy_attribute,
     }
     for source, names in _FORWARDED.items():
