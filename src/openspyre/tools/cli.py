@@ -32,6 +32,29 @@ for other in (replay, info, smi, doctor):
 app.add_typer(cache_commands, name="cache")
 
 
+@app.command()
+def accuracy(
+    model: Annotated[str, typer.Argument(help="Folder of a model, script, or minilm.")],
+    dtype: Annotated[str, typer.Option(help="float16 or bfloat16, on the card.")] = "float16",
+    batch: Annotated[int, typer.Option(min=1, help="Rows of the random inputs.")] = 2,
+    length: Annotated[int, typer.Option(min=1, help="Tokens of each.")] = 64,
+    seed: Annotated[int, typer.Option(help="Of inputs, and of weights that are missing.")] = 0,
+    switch: Annotated[
+        list[str] | None, typer.Option(help="Of numerics card, e.g. acc_chunk=8; may repeat.")
+    ] = None,
+    depth: Annotated[int, typer.Option(min=0, help="Names of modules shown; 0: all.")] = 3,
+    as_json: Annotated[bool, JSON_OBJECT] = False,
+) -> None:
+    """Tell how far a model is from float32 under numerics ieee and card, per layer and output.
+
+    A script defines `model` (a torch.nn.Module) and `inputs` (a tensor, tuple or dict).
+    """
+    from openspyre.tools.accuracy_command import report
+
+    switches = ["card", *(switch or ())]
+    raise typer.Exit(report(model, dtype, batch, length, seed, ",".join(switches), depth, as_json))
+
+
 @cache_commands.command()
 def show(as_json: Annotated[bool, JSON_OBJECT] = False) -> None:
     """Print where compiled programs are, how many, and what they take."""
