@@ -23,7 +23,7 @@ ROWS = (
 LEVEL = {part: level for level, row in enumerate(ROWS) for part in row}
 TORCH_FROM = LEVEL["seams"]
 # frontend and device belong together: an op of the device compiles, a compiled graph launches.
-SIBLINGS = ({"frontend", "device"}, {"spec", "numerics", "settings", "errors", "__init__", "_built"})
+SIBLINGS = ({"frontend", "device"}, set(ROWS[0]))
 FILES = sorted(p.relative_to(PACKAGE) for p in PACKAGE.rglob("*.py"))
 
 

@@ -126,6 +126,10 @@ _SWITCHES: Mapping[str, Callable[[str], Any]] = {
     "acc_chunk": _whole,
 }
 
+_CHOICES: Mapping[object, list[str]] = {
+    enum: [choice.value for choice in enum] for enum in (Mode, Dl16Round, Bf16Round, SumFormat)
+}
+
 
 def make_numerics(mode: str, switches: Mapping[str, object]) -> Numerics:
     """Numerics from words: `make_numerics("card", {"acc_chunk": 8, "acc_format": "fp32"})`.
@@ -148,7 +152,7 @@ def _value(name: str, read: Callable[[str], Any], text: str) -> Any:
     try:
         return read(text)
     except ValueError:
-        choices = ", ".join(c.value for c in read) if isinstance(read, type) else "a number"
+        choices = ", ".join(_CHOICES.get(read, ["a number"]))
         raise InvalidSetting(f"{name}={text} means nothing", hint=f"use {choices}") from None
 
 

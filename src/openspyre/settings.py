@@ -16,8 +16,8 @@ OPENSPYRE_DEBUG           modes in which a wrong program or a use of freed memor
                           to and from LX happen as late as is legal); default none
 OPENSPYRE_RUN             folder in which processes show their cards to `spyre smi` (default
                           openspyre in XDG_RUNTIME_DIR, or in the folder of temporary files)
-OPENSPYRE_NUMERICS        how programs compute: ieee, or card with switches behind commas, for example
-                          card,dl16_round=truncate (see numerics.py; default ieee)
+OPENSPYRE_NUMERICS        how programs compute: ieee (default), or card with switches behind commas,
+                          for example card,dl16_round=truncate (see numerics.py)
 """
 
 from __future__ import annotations
@@ -104,6 +104,7 @@ def settings() -> Settings:
 def shown_settings() -> dict[str, Any]:
     """The settings of this process for JSON, without folders: they say where, not what."""
     chosen = {f.name: getattr(settings(), f.name) for f in fields(Settings)}
+    chosen["numerics"] = str(settings().numerics)
     plain = {k: tuple(sorted(v)) if isinstance(v, frozenset) else v for k, v in chosen.items()}
     return {k: v for k, v in plain.items() if not isinstance(v, Path)}
 

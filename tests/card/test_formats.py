@@ -135,9 +135,7 @@ def test_integers(known: IntFormat) -> None:
         for rounding in ROUNDINGS:
             codes = known.encode(given, rounding)
             assert np.array_equal(native_encode(NATIVE.index(known), given, rounding), codes)
-        assert np.array_equal(
-            native_decode(NATIVE.index(known), known.encode(numbers)), numbers
-        )
+        assert np.array_equal(native_decode(NATIVE.index(known), known.encode(numbers)), numbers)
 
 
 @pytest.mark.parametrize("bias", BIASES)

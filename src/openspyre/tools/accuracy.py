@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from rich.table import Table
 
+from openspyre.device.register import require
 from openspyre.errors import SpyreError
 from openspyre.numerics import CARD, IEEE, Numerics
 
@@ -84,9 +85,7 @@ class Accuracy:
 
     def to_depth(self, depth: int) -> tuple[Row, ...]:
         """The rows of modules at most `depth` names deep (0: every row)."""
-        return tuple(
-            row for row in self.rows if not depth or len(row.module.split(".")) <= depth
-        )
+        return tuple(row for row in self.rows if not depth or len(row.module.split(".")) <= depth)
 
 
 def compare(
@@ -115,6 +114,7 @@ def compare(
             why="the card's own format stands for float16 and bfloat16",
             hint="use float16 or bfloat16",
         )
+    require()
     exact: dict[Place, torch.Tensor] = {}
     kinds: dict[Place, str] = {}
 
@@ -129,7 +129,8 @@ def compare(
         )
     on_card = copy.deepcopy(model).to(dtype).to("spyre")
     placed = _moved(inputs, dtype)
-    before = Counter(torch.spyre.fallbacks())
+    device = torch.get_device_module("spyre")
+    before: Counter[str] = Counter(device.fallbacks())
     found: list[dict[Place, Distance]] = []
     for chosen in (IEEE, numerics):
         distances: dict[Place, Distance] = {}
@@ -143,7 +144,7 @@ def compare(
             if place in exact and exact[place].shape == value.shape:
                 distances[place] = distance(value, exact[place])
 
-        with torch.spyre.numerics(chosen):
+        with device.numerics(chosen):
             _run(on_card, placed, measure, progress)
         found.append(distances)
     rows = tuple(
@@ -151,8 +152,8 @@ def compare(
         for place, value in exact.items()
         if place in found[0] and place in found[1]
     )
-    fallbacks = Counter(torch.spyre.fallbacks()) - before
-    return Accuracy(dtype, numerics, rows, dict(fallbacks))
+    fallbacks = dict(Counter(device.fallbacks()) - before)
+    return Accuracy(dtype, numerics, rows, fallbacks)
 
 
 def distance(value: torch.Tensor, exact: torch.Tensor) -> Distance:

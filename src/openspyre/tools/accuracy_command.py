@@ -11,7 +11,6 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from openspyre.device.register import is_registered, require
 from openspyre.errors import SpyreError
 from openspyre.numerics import parse_numerics
 from openspyre.tools.accuracy import Accuracy, accuracy_table, compare
@@ -49,8 +48,6 @@ def _measured(subject: Subject, dtype: str, numerics: str, console: Console) -> 
     if dtype not in DTYPES:
         raise SpyreError(f"there is no dtype {dtype} to compare", hint=f"use {', '.join(DTYPES)}")
     chosen = parse_numerics(numerics)
-    if not is_registered():
-        require()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
         modules = sum(1 for _ in subject.model.modules())

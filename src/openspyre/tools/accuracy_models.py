@@ -82,7 +82,8 @@ def _from_folder(name: str, folder: Path, batch: int, length: int, seed: int) ->
         if trained:
             model = auto.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
         else:
-            model = auto.from_config(config).float()
+            make: Any = auto.from_config
+            model = make(config).float()
     except Exception as error:  # transformers and its readers promise no kinds of errors
         raise SpyreError(
             f"the model in {folder} cannot be loaded", why=str(error).splitlines()[0]
@@ -94,9 +95,9 @@ def _inputs(model: Any, config: Any, batch: int, length: int, seed: int) -> dict
     generator = torch.Generator().manual_seed(seed)
     if model.main_input_name == "input_ids":
         longest = getattr(config, "max_position_embeddings", None) or length
-        shape = (batch, min(length, longest))
-        ids = torch.randint(0, config.get_text_config().vocab_size, shape, generator=generator)
-        return {"input_ids": ids, "attention_mask": torch.ones(shape, dtype=torch.int64)}
+        count = config.get_text_config().vocab_size
+        ids = torch.randint(0, count, (batch, min(length, longest)), generator=generator)
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     side = getattr(config, "image_size", None)
     if model.main_input_name == "pixel_values" and isinstance(side, int):
         shape = (batch, getattr(config, "num_channels", 3), side, side)
