@@ -164,9 +164,8 @@ void Executable::run_section(const Machine& machine, const std::vector<SectionPl
   const Section& section = program_.sections[number];
   const SectionPlan& plan = plans[number];
   for (size_t f = 0; f < plan.forwards.size(); ++f) {
-    // (Debug modes are about the copies, numerics `card` converts in them.)
-    const bool now = !machine.debug && !machine.numerics.card &&
-                     forwards_now(plan.forwards[f], plan, section, slots);
+    // (Debug modes are about the copies.)
+    const bool now = !machine.debug && forwards_now(plan.forwards[f], plan, section, slots);
     sources_[f] = now ? &plan.forwards[f].load->source : nullptr;
   }
   SectionRun run(machine, program_, section, plan, sources_.data(), slots);

@@ -12,23 +12,28 @@ struct Dim {
   int64_t count, from, to;  // strides in bytes
 };
 
-// --- conversions: numerics `card` holds f16 and bf16 as DL16 in LX and in the pool ----------
+// --- conversions between what PyTorch sees and DL16 codes (Machine::rounds) -----------------
 
 struct Conversion {
   LoadFn load = nullptr;  // null: the bytes stay what they are
+  VecFn round = nullptr;  // to DL16, where both ends are what PyTorch sees
   StoreFn store = nullptr;
 };
 
-// Between the two ends of a copy.
-Conversion conversion_of(const Machine& machine, const Copy& copy) {
-  const DType dtype = copy.source.dtype;
-  const bool narrow = dtype == DType::F16 || dtype == DType::BF16;
-  if (!machine.numerics.card || !narrow || copy.device().argument < 0) return {};
-  const int at = static_cast<int>(dtype);
-  if (copy.is_load()) return {machine.storage->load[at], machine.kernels->store[at]};
+// DL16 to what PyTorch sees.
+StoreFn stored_outside(const Machine& machine, DType dtype) {
   const bool truncated = dtype == DType::BF16 && machine.numerics.truncate_bf16;
-  return {machine.kernels->load[at],
-          truncated ? machine.storage->store_bf16_truncated : machine.storage->store[at]};
+  return truncated ? machine.storage->store_bf16_truncated
+                   : machine.storage->store[static_cast<int>(dtype)];
+}
+
+Conversion conversion_of(const Machine& machine, const Place& source, const Place& target) {
+  const bool from = machine.rounds(source), to = machine.rounds(target);
+  if (!from && !to) return {};
+  const int at = static_cast<int>(source.dtype);
+  return {(from ? machine.storage : machine.kernels)->load[at],
+          from && to ? machine.rounding() : nullptr,
+          to ? stored_outside(machine, source.dtype) : machine.kernels->store[at]};
 }
 
 void convert_run(const Conversion& conversion, char* to, int64_t to_stride, const char* from,
@@ -37,6 +42,7 @@ void convert_run(const Conversion& conversion, char* to, int64_t to_stride, cons
   for (int64_t done = 0; done < count; done += kMaxLanes) {
     const int lanes = static_cast<int>(std::min<int64_t>(kMaxLanes, count - done));
     conversion.load(&values, from + done * from_stride, from_stride, lanes);
+    if (conversion.round) conversion.round(&values, &values, nullptr, nullptr, lanes);
     conversion.store(&values, to + done * to_stride, to_stride, lanes);
   }
 }
@@ -186,18 +192,27 @@ class PlainMove {
 
 // --- adding stores -------------------------------------------------------------------------
 
-void add_element(const Frame& frame, const Conversion& conversion, char* to, const char* value,
-                 DType dtype) {
+// An element as a value of its class.
+void load_element(const Frame& frame, const Place& place, const char* at, Register* to) {
+  const bool rounded = frame.machine.rounds(place);
+  const Kernels& k = rounded ? *frame.machine.storage : frame.kernels();
+  k.load[static_cast<int>(place.dtype)](to, at, 0, 1);
+  if (rounded) frame.machine.rounding()(to, to, nullptr, nullptr, 1);
+}
+
+void add_element(const Frame& frame, const Place& source, const Place& target, char* to,
+                 const char* value) {
   const Kernels& k = frame.kernels();
-  const int at = static_cast<int>(dtype), value_class = class_of(dtype);
+  const int at = static_cast<int>(target.dtype), value_class = class_of(target.dtype);
   const Reduce op = value_class == 3 ? Reduce::Any : Reduce::Sum;
   auto* regs = reinterpret_cast<Register*>(frame.worker.registers.bytes(2 * sizeof(Register)));
-  (conversion.load ? frame.machine.storage->load[at] : k.load[at])(&regs[0], to, 0, 1);
-  k.load[at](&regs[1], value, 0, 1);
-  if (conversion.load) k.cast[at][value_class](&regs[0], &regs[0], nullptr, nullptr, 1);
+  load_element(frame, target, to, &regs[0]);
+  load_element(frame, source, value, &regs[1]);
   k.combine[static_cast<int>(op)][value_class](&regs[0], &regs[0], &regs[1], nullptr, 1);
-  if (conversion.load) k.cast[at][value_class](&regs[0], &regs[0], nullptr, nullptr, 1);
-  (conversion.load ? conversion.store : k.store[at])(&regs[0], to, bytes_of(dtype), 1);
+  const bool rounded = frame.machine.rounds(target);
+  if (rounded) frame.machine.rounding()(&regs[0], &regs[0], nullptr, nullptr, 1);
+  const StoreFn store = rounded ? stored_outside(frame.machine, target.dtype) : k.store[at];
+  store(&regs[0], to, bytes_of(target.dtype), 1);
 }
 
 // --- moves with indices, bounds or adding: row by row in the order of the axes -------------
@@ -232,16 +247,17 @@ struct Interval {
 
 class CarefulMove {
  public:
-  CarefulMove(const Frame& frame, const Copy& copy, const Walk& walk, const Operand& from,
-              const Operand& to, const Operand* indices)
+  CarefulMove(const Frame& frame, const Copy& copy, const Place& source, const Walk& walk,
+              const Operand& from, const Operand& to, const Operand* indices)
       : frame_(frame),
         copy_(copy),
+        source_(source),
         walk_(walk),
         from_(from),
         to_(to),
         indices_(indices),
         size_(bytes_of(copy.source.dtype)),
-        conversion_(conversion_of(frame.machine, copy)),
+        conversion_(conversion_of(frame.machine, source, copy.target)),
         lane_(walk.size - 1),
         lanes_(walk.size ? walk.count[lane_] : 1) {
     for (size_t i = 0; i < copy.indirect.size(); ++i) {
@@ -361,8 +377,7 @@ class CarefulMove {
       return;
     }
     for (int64_t x = 0; x < last - first; ++x) {
-      add_element(frame_, conversion_, to + x * to_stride, from + x * from_stride,
-                  copy_.source.dtype);
+      add_element(frame_, source_, copy_.target, to + x * to_stride, from + x * from_stride);
     }
   }
 
@@ -383,6 +398,7 @@ class CarefulMove {
 
   const Frame& frame_;
   const Copy& copy_;
+  const Place& source_;  // where it really lies
   const Walk& walk_;
   const Operand &from_, &to_;
   const Operand* indices_;
@@ -404,7 +420,7 @@ void execute_copy(const Frame& frame, const Copy& copy, const Places& places) {
     const Operand from = frame.operand(source, walk, copy.origin);
     const Operand to = frame.operand(copy.target, walk, copy.origin, Mode::Write);
     if (places.elided) return;
-    const Conversion conversion = conversion_of(frame.machine, copy);
+    const Conversion conversion = conversion_of(frame.machine, source, copy.target);
     PlainMove(walk, from, to, bytes_of(copy.source.dtype), conversion).run(to.at, from.at);
     return;
   }
@@ -418,7 +434,7 @@ void execute_copy(const Frame& frame, const Copy& copy, const Places& places) {
     indices[i] =
         frame.operand(places(static_cast<int>(i) + 1, copy.indirect[i].place), walk, copy.origin);
   }
-  CarefulMove(frame, copy, walk, from, to, indices).run();
+  CarefulMove(frame, copy, source, walk, from, to, indices).run();
 }
 
 }  // namespace spyre

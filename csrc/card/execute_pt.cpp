@@ -138,6 +138,28 @@ class Matmul {
     }
   }
 
+  // Rows of an operand as f32, `stride` floats apart; strides of the operand in elements.
+  void widen(const Place& place, const void* from, int64_t row_step, int64_t step, int64_t rows,
+             int64_t count, float* out, int64_t stride) const {
+    const bool rounded = frame_.machine.rounds(place);
+    const Kernels& kernels = rounded ? *frame_.machine.storage : frame_.kernels();
+    kernels.widen(from, row_step, step, place.dtype, static_cast<int>(rows),
+                  static_cast<int>(count), out, stride);
+    if (rounded) round_rows(rows, count, out, stride);
+  }
+
+  void round_rows(int64_t rows, int64_t count, float* row, int64_t stride) const {
+    for (int64_t r = 0; r < rows; ++r, row += stride) {
+      for (int64_t x = 0; x < count; x += kMaxLanes) {
+        alignas(64) Register values;
+        const int lanes = static_cast<int>(std::min<int64_t>(kMaxLanes, count - x));
+        std::memcpy(values.f, row + x, lanes * sizeof(float));
+        frame_.machine.rounding()(&values, &values, nullptr, nullptr, lanes);
+        std::memcpy(row + x, values.f, lanes * sizeof(float));
+      }
+    }
+  }
+
   // Numerics `card`: k in chunks, into f32 totals.
   void chunked_row_block(const char* a, char* c, int64_t rows) {
     const bool narrow = pt_.a.dtype != DType::F32;  // else a product of f32, which stays f32
@@ -164,8 +186,8 @@ class Matmul {
       for (int64_t k = 0; k < k_points_; k += block.k) {
         block.k = static_cast<int>(std::min<int64_t>(chunk ? chunk : kLongestChunk, k_points_ - k));
         block.a = wide.a + k;
-        kernels.widen(from + k * panel_stride_ * a_size_, panel_stride_, 1, pt_.b.dtype, block.k,
-                      block.columns, panel, kColumns);
+        widen(b_place_, from + k * panel_stride_ * a_size_, panel_stride_, 1, block.k,
+              block.columns, panel, kColumns);
         if (narrow) block.b_range = kernels.magnitudes(panel, kColumns, block.k, block.columns);
         kernels.chunk(block);
       }
@@ -207,8 +229,8 @@ class Matmul {
     const int outer = std::max(k_.size - 1, 0);
     const Dim last = outer ? k_.dim[outer] : k;
     for_each(k_.dim, outer, 0, 0, 0, [&](int64_t offset, int64_t, int64_t) {
-      frame_.kernels().widen(a + offset, rows_.a / a_size_, last.a / a_size_, pt_.a.dtype,
-                             static_cast<int>(rows), static_cast<int>(last.count), out, stride);
+      widen(a_place_, a + offset, rows_.a / a_size_, last.a / a_size_, rows, last.count, out,
+            stride);
       out += last.count;
     });
   }

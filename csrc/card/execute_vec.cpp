@@ -29,8 +29,9 @@ class VecRun {
       : frame_(frame), vec_(vec), code_(code), kernels_(frame.kernels()) {
     walk_.add(vec.axes, frame.axes);
     for (size_t i = 0; i < vec.inputs.size(); ++i) {
-      streams_[count_++] =
-          frame.operand(places(static_cast<int>(i), vec.inputs[i]), walk_, vec.origin);
+      const Place& place = places(static_cast<int>(i), vec.inputs[i]);
+      rounded_[i] = frame.machine.rounds(place);
+      streams_[count_++] = frame.operand(place, walk_, vec.origin);
     }
     first_output_ = count_;
     for (const VecOut& out : vec.outputs) {
@@ -212,10 +213,16 @@ class VecRun {
 
   void load(const VecStep& step) {
     const int64_t along = stride(step.number, lanes_);
+    const bool rounded = rounded_[step.number];
+    const DType dtype = vec_.inputs[step.number].dtype;
+    const LoadFn load = rounded ? frame_.machine.storage->load[static_cast<int>(dtype)] : step.load;
     for (int64_t r = 0; r < block_; ++r) {
-      step.load(part(regs_ + step.to, r * pitch_, step.value_class),
-                address(step.number, row_ + r, lane_), along, static_cast<int>(width_));
+      load(part(regs_ + step.to, r * pitch_, step.value_class),
+           address(step.number, row_ + r, lane_), along, static_cast<int>(width_));
     }
+    if (!rounded) return;
+    Register* const to = regs_ + step.to;
+    frame_.machine.rounding()(to, to, nullptr, nullptr, all_lanes());
   }
 
   void index(const VecStep& step) {
@@ -526,6 +533,7 @@ class VecRun {
   int depth_ = 0;  // outer dims above the rows
   int64_t capacity_ = 0, pitch_ = 0, block_rows_ = 0;
   bool lane_reduced_[kMaxStreams];
+  bool rounded_[kMaxStreams];      // by input: its elements become DL16 (Machine::rounds)
   int chunk_stream_[kMaxStreams];  // by output
   Register* regs_ = nullptr;
   int64_t at_[kMaxAxes] = {};

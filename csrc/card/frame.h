@@ -58,6 +58,15 @@ struct Machine {
   std::vector<Worker>* workers;  // one per thread of the pool
   uint64_t launch;               // number of the launch, ascending
   unsigned debug;                // SPYRE_DEBUG_* flags
+
+  // Numerics `card` holds 16-bit floats as DL16 codes in LX and in the pool. What PyTorch can see
+  // is what its dtype says, and becomes DL16 where it is read.
+  bool rounds(const Place& place) const {
+    return numerics.card && place.argument >= 0 &&
+           (place.dtype == DType::F16 || place.dtype == DType::BF16);
+  }
+  // f32 values to DL16; at most kMaxLanes at a time.
+  VecFn rounding() const { return kernels->cast[static_cast<int>(DType::F16)][0]; }
 };
 
 // Which copy of every double buffer an instruction reads and writes. A launch in body order needs
