@@ -63,7 +63,8 @@ def total(
 ) -> Array:
     """The sum of `a` over its last axis, or of a * b; from `start` on, if it is given.
 
-    All values are exact in float64 on the way, but where float32 registers or DL16 round.
+    All values are exact in float64 on the way, but where float32 registers or DL16 round. A sum
+    that is too small for DL16 is +0.
     """
     count = a.shape[-1]
     shape = a.shape[:-1] if b is None else np.broadcast_shapes(a.shape, b.shape)[:-1]
@@ -76,7 +77,7 @@ def total(
         if sequential:
             return part
         part = rounded(part, numerics.dl16_round)
-        result = rounded(single(result + part), numerics.dl16_round)
+        result = rounded(single(result + part), numerics.dl16_round) + 0.0
     return result
 
 
@@ -86,4 +87,4 @@ def _step(part: Array, a: Array, b: Array | None, numerics: Numerics) -> Array:
         return single(part + term)
     if numerics.acc_format is SumFormat.DL16 and b is not None:
         term = rounded(single(term), numerics.dl16_round)
-    return rounded(single(part + term), numerics.dl16_round)
+    return rounded(single(part + term), numerics.dl16_round) + 0.0
