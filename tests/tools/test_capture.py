@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import pytest
@@ -341,3 +342,21 @@ def _flipped(data: bytes, position: int) -> bytes:
     if not data:
         return data
     return data[:position] + bytes([data[position] ^ 0x40]) + data[position + 1 :]
+
+
+def test_a_launch_is_replayed_with_its_numerics(tmp_path: Path) -> None:
+    head, body = SCRIPT.split("torch.manual_seed(0)")
+    under = "with torch.spyre.numerics('card', acc_chunk=8):\n"
+    out = captured(tmp_path, head + under + indent(body, "    "))
+    launches = [launch for kernel in read_run(out).kernels for launch in kernel.launches]
+    assert {launch.numerics for launch in launches} == {"card,acc_chunk=8"}
+    code, outcomes = replay(out)
+    assert code == 0
+    assert all(outcome["ok"] for outcome in outcomes)
+    run = read_run(out)
+    plain = [
+        replace(k, launches=tuple(replace(one, numerics="ieee") for one in k.launches))
+        for k in run.kernels
+    ]
+    write_run(replace(run, kernels=tuple(plain)), out)
+    assert replay(out)[0] == 1  # other values

@@ -22,6 +22,7 @@ from openspyre.card.native import isa
 from openspyre.ir.binary import VERSION
 from openspyre.ir.kernel import Kernel as Region
 from openspyre.ir.text import parse_kernel
+from openspyre.numerics import Numerics
 from openspyre.runtime.check import argument_spans
 from openspyre.runtime.launch import Kernel, kernel_texts, refused_sizes
 from openspyre.runtime.saved import (
@@ -165,6 +166,7 @@ class _Keeper:
 
     def _begun(self, kernel: Kernel, variant: int, numbers: _Numbers) -> Callable[[], Launch]:
         addresses, sizes, scalars = numbers
+        numerics = str(Numerics.of_words(_C.numerics()))
         region = self._region(kernel)
         spans = argument_spans(region, dict(zip(region.symbols, sizes, strict=True)))
         reached = [(a + low, a + high) for a, (low, high) in zip(addresses, spans, strict=True)]
@@ -185,7 +187,7 @@ class _Keeper:
                 Block(low % stick, data, _C.read_memory(low, high - low))
                 for (low, high), data in zip(ranges, before, strict=True)
             )
-            return Launch(variant, sizes, scalars, places, blocks)
+            return Launch(variant, sizes, scalars, places, blocks, numerics=numerics)
 
         return finished
 

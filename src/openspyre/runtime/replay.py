@@ -12,6 +12,7 @@ from openspyre.errors import BrokenInvariant, SpyreError
 from openspyre.ir.binary import decode, encode
 from openspyre.ir.kernel import Kernel, Role
 from openspyre.ir.text import parse_kernel
+from openspyre.numerics import parse_numerics
 from openspyre.runtime.check import argument_spans, check_program
 from openspyre.runtime.saved import Launch, SavedKernel, Use
 from openspyre.runtime.sizes import limits_of
@@ -140,7 +141,8 @@ def _run(machine: SoftwareCard, loaded: LoadedProgram, launch: Launch) -> list[b
         for number, offset in launch.arguments
     ]
     pool = machine.allocate(loaded.pool_bytes, stick)
-    machine.launch(loaded, addresses, launch.sizes, launch.scalars, pool)
+    numerics = parse_numerics(launch.numerics)
+    machine.launch(loaded, addresses, launch.sizes, launch.scalars, pool, numerics)
     blocks = zip(places, launch.blocks, strict=True)
     return [machine.read(address, len(block.after)) for address, block in blocks]
 

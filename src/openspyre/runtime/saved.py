@@ -57,6 +57,7 @@ class Launch:
     Attributes:
         arguments: for every tensor the number of its block and where in it element zero lies.
         why_not: why the blocks are not here; empty where they are.
+        numerics: what it ran under, as `openspyre.numerics.parse_numerics` reads it.
     """
 
     variant: int
@@ -65,6 +66,7 @@ class Launch:
     arguments: tuple[tuple[int, int], ...]
     blocks: tuple[Block, ...]
     why_not: str = ""
+    numerics: str = "ieee"
 
 
 @dataclass(frozen=True, slots=True)
