@@ -71,6 +71,8 @@ def _is_stale(source: Path, target: Path) -> bool:
         return True
     words = listing.read_text().replace("\\\n", " ").split()
     inputs = [Path(word) for word in words if not word.endswith(":")]
+    if source not in inputs:  # the folder was copied: the list names the other one's files
+        return True
     built = target.stat().st_mtime
     build_script = Path(__file__)
     return any(not p.exists() or p.stat().st_mtime > built for p in [*inputs, build_script])

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "execute_units.h"
 
@@ -122,11 +123,13 @@ class PlainMove {
   void run(char* to, const char* from) const { walk_dims(0, to, from); }
 
  private:
-  // Smallest stride of the target innermost.
+  // Smallest stride of the target innermost. (std::stable_sort takes memory from the heap.)
   void sort() {
-    std::stable_sort(dims_, dims_ + count_, [](const Dim& a, const Dim& b) {
-      return std::llabs(a.to) > std::llabs(b.to);
-    });
+    for (int i = 1; i < count_; ++i) {
+      for (int j = i; j > 0 && std::llabs(dims_[j - 1].to) < std::llabs(dims_[j].to); --j) {
+        std::swap(dims_[j - 1], dims_[j]);
+      }
+    }
   }
 
   void merge() {

@@ -63,8 +63,7 @@ void check_count(const char* what, size_t given, int64_t needed) {
 }  // namespace
 
 void fill_formulas(const Program& program, int64_t* slots) {
-  std::vector<int64_t> stack;
-  stack.reserve(16);
+  thread_local std::vector<int64_t> stack;  // launches allocate nothing
   for (size_t i = 0; i < program.slots.size(); ++i) {
     const SlotDef& slot = program.slots[i];
     if (slot.given == Given::Formula) slots[i] = evaluated(slot, slots, stack);

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/util/SmallVector.h>
 
 #include <cstdint>
 #include <map>
+#include <memory_resource>
 #include <mutex>
 #include <set>
 #include <tuple>
@@ -54,16 +56,16 @@ class Arena {
     uint64_t segment;
     bool small;
     c10::StreamId stream;
-    std::vector<c10::StreamId> users;  // other streams
-    bool freed = false;                // but users are not done
+    c10::SmallVector<c10::StreamId, 2> users;  // other streams
+    bool freed = false;                        // but users are not done
     bool for_tensor = true;
   };
   struct Pending {
     uint64_t address;
-    std::vector<MarkPtr> marks;
+    c10::SmallVector<MarkPtr, 2> marks;
   };
-  using Blocks = std::map<uint64_t, Block>;
-  using BySize = std::set<std::tuple<c10::StreamId, size_t, uint64_t>>;
+  using Blocks = std::pmr::map<uint64_t, Block>;
+  using BySize = std::pmr::set<std::tuple<c10::StreamId, size_t, uint64_t>>;
   using Lock = std::unique_lock<std::mutex>;
 
   Blocks::iterator find(size_t bytes, bool small, c10::StreamId stream);
@@ -88,10 +90,11 @@ class Arena {
 
   Card& card_;
   std::mutex mutex_;
-  Blocks blocks_;                         // by address, used and free
-  BySize free_[2];                        // large, small
-  std::map<uint64_t, Segment> segments_;  // by address
-  std::map<uint64_t, size_t> ranges_;     // of the card, not in any segment
+  std::pmr::unsynchronized_pool_resource nodes_;      // used again: launches allocate nothing
+  Blocks blocks_{&nodes_};                            // by address, used and free
+  BySize free_[2]{BySize(&nodes_), BySize(&nodes_)};  // large, small
+  std::map<uint64_t, Segment> segments_;              // by address
+  std::map<uint64_t, size_t> ranges_;                 // of the card, not in any segment
   std::vector<Pending> pending_;
   DeviceStats stats_;
 };

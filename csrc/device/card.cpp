@@ -76,9 +76,14 @@ double card_number(const char* name) {
   return process().settings.values[found - names.begin()];
 }
 
-Card& card(int index) {
+void check_device(int index) {
+  TORCH_CHECK(device_count() > 0, "spyre: this process has no card (OPENSPYRE_DEVICES=0)");
   TORCH_CHECK(index >= 0 && index < device_count(), "spyre: there is no device ", index,
               " (devices: ", device_count(), ")");
+}
+
+Card& card(int index) {
+  check_device(index);
   auto& entry = process().cards[index];
   TORCH_CHECK(!in_bad_fork(),
               "spyre: the card cannot be used in a forked process. To use it with "
@@ -114,8 +119,7 @@ bool in_bad_fork() noexcept { return process().forked.load(std::memory_order_rel
 int current_device() noexcept { return current; }
 
 int exchange_device(int index) {
-  TORCH_CHECK(index >= 0 && index < device_count(), "spyre: there is no device ", index,
-              " (devices: ", device_count(), ")");
+  check_device(index);
   const int previous = current;
   current = index;
   return previous;

@@ -34,6 +34,8 @@ struct Card {
   uint64_t size = 0;
 };
 
+void check_device(int index);  // throws on a bad index
+
 // The card of a device, opened if it is not yet. Throws on a bad index and in a forked child.
 Card& card(int index);
 

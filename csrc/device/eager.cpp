@@ -238,17 +238,17 @@ void finish(const OpPlan& plan, const c10::OperatorHandle& op, Stack* stack, Cal
 // Returns null, or why the card has no program for these sizes.
 const std::string* launch(const OpPlan& plan, const Entry& entry, const Sizes& symbols,
                           const Call& call) {
-  Binding binding;
+  const ReusedBinding binding;
   for (const auto& source : entry.arguments) {
     if (source.kind == Source::Scalar) {
-      binding.scalars.push_back(call.scalar(source.number, plan.rounds));
+      binding->scalars.push_back(call.scalar(source.number, plan.rounds));
       continue;
     }
     const Tensor& tensor = call.tensor(source.number);
-    binding.addresses.push_back(reinterpret_cast<uint64_t>(tensor.const_data_ptr()));
+    binding->addresses.push_back(reinterpret_cast<uint64_t>(tensor.const_data_ptr()));
   }
-  binding.sizes = symbols;
-  auto why = launch_kernel(entry.kernel, binding, call.device.index());
+  binding->sizes = symbols;
+  auto why = launch_kernel(entry.kernel, *binding, call.device.index());
   return why ? forever(*std::move(why)) : nullptr;
 }
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
+#include <cstdio>
 #include <string>
 
 #include "card_error.h"
@@ -31,8 +31,6 @@ void pause_briefly() {
 
 void Queues::start(Unit& on, int device, size_t engine) {
   static constexpr std::array<const char*, kEngines> kNames{"compute", "to-card", "to-host"};
-  static const int registered = std::atexit([] { queues().stop(); });
-  (void)registered;
   on.started = true;
   sigset_t all, before;
   sigfillset(&all);
@@ -67,9 +65,13 @@ bool Queues::await_work(Lock& lock, Unit& on) {
   return !stopping_;
 }
 
-// At the end of the process: what runs ends, what waits is dropped.
-void Queues::stop() {
+void Queues::end() {
   if (in_bad_fork()) return;
+  stop();
+  print_unreported();
+}
+
+void Queues::stop() {
   {
     const Lock lock(mutex_);
     stopping_ = true;
@@ -167,6 +169,17 @@ void Queues::report_device(int device) {
     }
   }
   if (first) throw_card_error(first->code, first->text);
+}
+
+void Queues::print_unreported() {
+  for (auto& streams : streams_) {
+    for (auto& entry : streams) {
+      const Stream* const stream = entry.load();
+      if (!stream || !stream->late || stream->late->reported.exchange(true)) continue;
+      std::fprintf(stderr, "openspyre: the card failed, and nothing waited for it: %s\n",
+                   stream->late->text.c_str());
+    }
+  }
 }
 
 }  // namespace openspyre

@@ -72,8 +72,7 @@ const at::Generator& default_generator(int device) {
     return made;
   }();
   const int index = device < 0 ? current_device() : device;
-  TORCH_CHECK(index < device_count(), "spyre: there is no device ", index,
-              " (devices: ", device_count(), ")");
+  check_device(index);
   return (*generators)[index];
 }
 

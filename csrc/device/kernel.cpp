@@ -209,10 +209,10 @@ PyObject* call(PyObject* self, PyObject* const* args, size_t flags, PyObject* na
     PyErr_Format(PyExc_TypeError, "%s: takes no keyword arguments", kernel.name.c_str());
     return nullptr;
   }
-  Binding binding;
+  const ReusedBinding binding;
   int device = -1;
-  if (!bind(kernel, args, PyVectorcall_NARGS(flags), binding, device)) return nullptr;
-  if (!launch_bound(self, binding, device)) return nullptr;
+  if (!bind(kernel, args, PyVectorcall_NARGS(flags), *binding, device)) return nullptr;
+  if (!launch_bound(self, *binding, device)) return nullptr;
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }

@@ -39,7 +39,9 @@ class Launch final : public Work {
     const int64_t spent =
         std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
     record_->nanoseconds += spent;
-    record_->last = spent;
+    // A launch that the host interrupted says little about the next.
+    const int64_t usual = record_->usual;
+    record_->usual = usual == 0 || spent < usual ? spent : usual + (spent - usual) / 8;
     CardState& shown = card_state(program_->device());
     shown.busy.fetch_add(static_cast<uint64_t>(spent), std::memory_order_relaxed);
     shown.launches.fetch_add(1, std::memory_order_relaxed);
@@ -81,7 +83,27 @@ class Launch final : public Work {
   const spyre_numerics* numerics_ = nullptr;
 };
 
+// Bindings of one thread, by depth: compiling for a launch may launch.
+struct Bindings {
+  std::deque<Binding> all;
+  size_t used = 0;
+
+  Binding& take() {
+    if (used == all.size()) all.emplace_back();
+    return all[used++];
+  }
+};
+thread_local Bindings bindings;
+
 }  // namespace
+
+ReusedBinding::ReusedBinding() : binding_(bindings.take()) {
+  binding_.addresses.clear();
+  binding_.sizes.clear();
+  binding_.scalars.clear();
+}
+
+ReusedBinding::~ReusedBinding() { --bindings.used; }
 
 Resident::Resident(int device, const std::string& bytes)
     : device_(device), memory_(allocate_apart(device, bytes.size())) {
@@ -178,9 +200,9 @@ void launch(Stream& stream, const std::shared_ptr<Variant>& variant, Resident& p
   const size_t bytes = block.size() * sizeof(int64_t);
   const SlotRing::Slot slot = slots(stream.device).take(bytes);
   std::memcpy(reinterpret_cast<void*>(slot.address), block.data(), bytes);
-  const int64_t last = record.last;
+  const int64_t usual = record.usual;
   Launch& work = Launch::of(variant, record, program, slot);
-  submit(stream, work, last > 0 && last < kInlineNanoseconds);
+  submit(stream, work, usual > 0 && usual < kInlineNanoseconds);
 }
 
 }  // namespace openspyre

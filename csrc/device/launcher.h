@@ -26,6 +26,21 @@ struct Binding {
   c10::SmallVector<double, 4> scalars;
 };
 
+// A binding of this thread, empty, whose storage the thread's next launch uses again.
+class ReusedBinding {
+ public:
+  ReusedBinding();
+  ReusedBinding(const ReusedBinding&) = delete;
+  ReusedBinding& operator=(const ReusedBinding&) = delete;
+  ~ReusedBinding();
+
+  Binding& operator*() const { return binding_; }
+  Binding* operator->() const { return &binding_; }
+
+ private:
+  Binding& binding_;
+};
+
 // A program that lies in a card's memory, ready to run.
 class Resident {
  public:
@@ -56,7 +71,7 @@ struct Record {
   const Sizes sizes;
   uint64_t launches = 0;
   std::atomic<int64_t> nanoseconds{0};  // of the host, inside run
-  std::atomic<int64_t> last{0};         // of them, the last launch's
+  std::atomic<int64_t> usual{0};        // of them, a launch's as a rule
   std::optional<spyre_report> report;
   int64_t picoseconds = 0;  // of the card, once there is a report
 

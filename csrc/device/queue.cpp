@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <memory>
 #include <utility>
 
@@ -14,7 +15,10 @@
 namespace openspyre {
 
 Queues& queues() {
-  static auto* const instance = new Queues();  // tensors may be freed until the process is gone
+  static auto* const instance = [] {
+    std::atexit([] { queues().end(); });
+    return new Queues();  // tensors may be freed until the process is gone
+  }();
   return *instance;
 }
 

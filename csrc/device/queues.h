@@ -46,6 +46,10 @@ class Queues {
   void report(const MarkPtr& mark);
   void report_device(int device);
 
+  // At the end of the process: what runs ends, what waits is dropped, and an error that no call
+  // has reported is at least printed.
+  void end();
+
  private:
   using Lock = std::unique_lock<std::mutex>;
   class Node;
@@ -71,6 +75,7 @@ class Queues {
   void serve(Unit& unit);
   bool await_work(Lock& lock, Unit& unit);
   void stop();
+  void print_unreported();
 
   std::mutex mutex_;
   std::array<std::array<std::atomic<Stream*>, kStreams>, kMaxDevices> streams_{};

@@ -1,7 +1,7 @@
 """Every environment variable that openspyre reads, read once, into one typed value.
 
 OPENSPYRE_AUTOLOAD        off keeps `import torch` from loading the device (default on)
-OPENSPYRE_DEVICES         how many cards this process has (default 1)
+OPENSPYRE_DEVICES         how many cards this process has, 0 to 64 (default 1)
 OPENSPYRE_MEMORY          device memory of each card, for example 8GiB (default: see
                           device/memory.py)
 OPENSPYRE_THREADS         host threads of each card (default: one per CPU this process may use)
@@ -81,7 +81,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
 
     return Settings(
         autoload=read("AUTOLOAD", _switch, True),
-        devices=read("DEVICES", _count(1, 64), 1),
+        devices=read("DEVICES", _count(0, 64), 1),
         memory=read("MEMORY", _bytes, None),
         threads=read("THREADS", _count(1, 1024), len(os.sched_getaffinity(0))),
         fallback=read("FALLBACK", _fallback, "count"),

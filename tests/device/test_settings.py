@@ -65,7 +65,7 @@ def test_switches(text: str, on: bool) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("DEVICES", "0"), ("DEVICES", "65"), ("DEVICES", "-1"), ("DEVICES", "two"),
+        ("DEVICES", "65"), ("DEVICES", "-1"), ("DEVICES", "two"),
         ("MEMORY", "lots"), ("MEMORY", "12"), ("MEMORY", "-4GiB"), ("THREADS", "0"),
         ("FALLBACK", "loud"), ("AUTOLOAD", "perhaps"), ("CACHE_LIMIT", "0"),
         ("CACHE_PROGRAMS", "some"), ("CHECK", "twice"), ("DEBUG", "late,early"), ("DEBUG", ","),

@@ -20,7 +20,7 @@ def capacity(chosen: Settings, card: CardSpec) -> int:
     """Bytes of each card: the card's own, or a share of what the host can give."""
     if chosen.memory is not None:
         return chosen.memory
-    share = int(HOST_SHARE * available_host_memory() / chosen.devices)
+    share = int(HOST_SHARE * available_host_memory() / max(1, chosen.devices))
     return max(1 << 20, min(card.memory_bytes, share) & ~0xFFF)
 
 

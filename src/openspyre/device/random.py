@@ -8,7 +8,7 @@ from functools import cache
 import torch
 
 from openspyre import _C
-from openspyre.device.streams import Device, device_count, index_of
+from openspyre.device.streams import Device, device_count, index_of, is_available
 
 
 @cache
@@ -18,8 +18,9 @@ def default_generators() -> tuple[torch.Generator, ...]:
 
 
 def manual_seed(seed: int) -> None:
-    """Seeds the current device."""
-    default_generators()[index_of(None)].manual_seed(int(seed))
+    """Seeds the current device; nothing where there is none."""
+    if is_available():
+        default_generators()[index_of(None)].manual_seed(int(seed))
 
 
 def manual_seed_all(seed: int) -> None:
@@ -29,8 +30,9 @@ def manual_seed_all(seed: int) -> None:
 
 
 def seed() -> None:
-    """Seeds the current device with a number that differs each time."""
-    default_generators()[index_of(None)].seed()
+    """Seeds the current device with a number that differs each time, where there is one."""
+    if is_available():
+        default_generators()[index_of(None)].seed()
 
 
 def seed_all() -> None:
@@ -40,17 +42,17 @@ def seed_all() -> None:
 
 def initial_seed() -> int:
     """The seed of the current device."""
-    return default_generators()[index_of(None)].initial_seed()
+    return _C.default_generator(index_of(None)).initial_seed()
 
 
 def get_rng_state(device: Device = "spyre") -> torch.Tensor:
     """The state of a device's generator, as bytes on the CPU."""
-    return default_generators()[index_of(device)].get_state()
+    return _C.default_generator(index_of(device)).get_state()
 
 
 def set_rng_state(new_state: torch.Tensor, device: Device = "spyre") -> None:
     """Puts a device's generator into a state."""
-    default_generators()[index_of(device)].set_state(new_state)
+    _C.default_generator(index_of(device)).set_state(new_state)
 
 
 def get_rng_state_all() -> list[torch.Tensor]:

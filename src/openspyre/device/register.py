@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import types
 import warnings
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ def _load_extension() -> Any:
 def _register() -> None:
     extension = _load_extension()
     from openspyre.device.memory import capacity
-    from openspyre.frontend import activate
+    from openspyre.frontend.activation import activate
 
     chosen = settings()
     extension.configure(
@@ -196,13 +197,17 @@ def _lazy_attribute(name: str) -> Any:
     """Inductor asks for `Scheduling`: loads the compiler, which registers itself.
 
     Always an AttributeError: a class returned from here would be registered a second time,
-    without its custom pass.
+    without its custom pass; and Inductor then goes on without us, which is what graphs on the CPU
+    need when our compiler does not load. Graphs on the card load it again and raise the reason.
     """
     if name == "Scheduling":
-        try:
-            import openspyre.frontend.scheduling  # noqa: F401
-        except ImportError:
-            raise
-        except Exception as error:  # Inductor swallows RuntimeError, and the cause with it
-            raise ImportError(f"openspyre's compiler does not load: {error!r}") from error
+        _load_compiler()
     raise AttributeError(f"module 'torch.{NAME}' has no attribute {name!r}")
+
+
+@cache
+def _load_compiler() -> None:
+    try:
+        import openspyre.frontend.scheduling  # noqa: F401
+    except Exception as error:  # a process edge: compilation for the CPU must go on
+        warnings.warn(f"openspyre leaves torch.compile for the device off: {error!r}", stacklevel=2)

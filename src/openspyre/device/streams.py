@@ -41,7 +41,7 @@ class device:
 
 
 def is_available() -> bool:
-    """Whether there is a card; on the software card there always is."""
+    """Whether there is a card: always, unless OPENSPYRE_DEVICES is 0."""
     return device_count() > 0
 
 

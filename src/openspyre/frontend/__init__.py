@@ -1,60 +1,7 @@
-"""PyTorch's compiler -> Kernels. Importing this package loads neither Dynamo nor Inductor."""
+"""PyTorch's compiler -> Kernels. Importing this package loads neither Dynamo nor Inductor.
 
-from __future__ import annotations
+Whoever comes here first loads all of torch first: torch's autoload imports modules of this
+package, and must find none of them half imported.
+"""
 
-import functools
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Any
-
-import torch
-
-from openspyre.frontend import composites
-
-# Inductor settings for graphs that touch the card; the user's own options win over them.
-# Short reductions stay reductions instead of becoming chains of loads and adds. Convolutions choose
-# the strides of their results themselves.
-PATCH: Mapping[str, Any] = MappingProxyType(
-    {"unroll_reductions_threshold": 1, "layout_optimization": False}
-)
-
-
-@functools.cache
-def activate() -> None:
-    """Everything `torch.compile` needs before the first graph; called once, at autoload."""
-    composites.register()
-    install_compile_hook()
-
-
-@functools.cache
-def install_compile_hook() -> None:
-    """Let `torch.compile` load our Inductor backend, with `PATCH`, for graphs on the card."""
-    wrapper = torch._TorchCompileInductorWrapper
-    stock: Any = wrapper.__call__
-
-    @functools.wraps(stock)
-    def call(
-        self: Any, model: Any, inputs: Any, *, config_patches: Mapping[str, Any] | None = None
-    ) -> Any:
-        if touches_card(model, inputs):
-            # Before AOTAutograd, so that our lowerings exist for the first graph of a process.
-            import openspyre.frontend.scheduling  # noqa: F401
-
-            config_patches = {**PATCH, **self.config, **(config_patches or {})}
-        return stock(self, model, inputs, config_patches=config_patches)
-
-    wrapper.__call__ = call  # type: ignore[method-assign]
-
-
-def touches_card(model: torch.fx.GraphModule, inputs: Any) -> bool:
-    """Whether a graph has a tensor of the card among its inputs or results."""
-    return any(t.device.type == "spyre" for t in _tensors(model, inputs))
-
-
-def _tensors(model: torch.fx.GraphModule, inputs: Any) -> Iterator[torch.Tensor]:
-    leaves, _ = torch.utils._pytree.tree_flatten(list(inputs))
-    for node in model.graph.nodes:
-        leaves += torch.utils._pytree.tree_leaves(node.meta.get("example_value"))
-    for leaf in leaves:
-        if isinstance(leaf, torch.Tensor):
-            yield leaf
+import torch  # noqa: F401

@@ -28,7 +28,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from openspyre.errors import BrokenInvariant, SpyreError, Unsupported
-from openspyre.frontend import PATCH
+from openspyre.frontend.activation import PATCH
 from openspyre.frontend.eager import reason
 from openspyre.frontend.eager_call import Form, Inputs, SizeSource, Source
 from openspyre.frontend.eager_fakes import Sizes, fakes_of

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
-from openspyre._C import Kernel, empty_strided_spyre
+import openspyre
 from openspyre.errors import BrokenInvariant, SpyreError, Unsupported
 from openspyre.ir.kernel import Kernel as Region
 from openspyre.ir.kernel import Role
@@ -19,6 +19,9 @@ from openspyre.ir.text import parse_kernel
 from openspyre.runtime.programs import program_bytes
 from openspyre.runtime.sizes import limits_of
 from openspyre.spec import SPYRE_CARD_V1
+
+openspyre.require()  # loads torch's libraries, then checks that the extension belongs to them
+from openspyre._C import Kernel, empty_strided_spyre  # noqa: E402
 
 __all__ = [
     "Kernel",

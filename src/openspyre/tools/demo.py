@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
-
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 import typer
