@@ -1,5 +1,6 @@
 // The engines' threads, and host threads that wait for them.
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -25,6 +26,13 @@ void pause_briefly() {
 #endif
 }
 
+// A thread that is woken up may take the CPU of the one that wakes it: a launch would then return
+// when its program is done (measured: 170 us instead of 5). Batch threads wait for a CPU.
+void yield_to_callers() {
+  const sched_param none{};
+  sched_setscheduler(0, SCHED_BATCH | SCHED_RESET_ON_FORK, &none);  // a refusal changes nothing
+}
+
 }  // namespace
 
 // --- threads -------------------------------------------------------------------
@@ -42,6 +50,7 @@ void Queues::start(Unit& on, int device, size_t engine) {
 }
 
 void Queues::serve(Unit& on) {
+  yield_to_callers();
   Lock lock(mutex_);
   while (await_work(lock, on)) {
     Work* const next = best(on);

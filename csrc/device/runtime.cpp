@@ -72,6 +72,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
   c10::Stream getNewStream(c10::Device device, int priority) const override {
     const int index = index_or_current(device);
+    check_device(index);
     return stream_at(index, pool_stream(index, priority));
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
@@ -84,7 +85,9 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   bool queryStream(const c10::Stream& stream) const override { return is_idle(unwrap(stream)); }
   void synchronizeStream(const c10::Stream& stream) const override { synchronize(unwrap(stream)); }
   void synchronizeDevice(const c10::DeviceIndex device) const override {
-    synchronize_device(device < 0 ? current_device() : device);
+    const int index = device < 0 ? current_device() : device;
+    check_device(index);
+    synchronize_device(index);
   }
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex device,

@@ -148,22 +148,141 @@ def test_a_setting_that_means_nothing_leaves_it_off(run_python: Run) -> None:
     assert "OPENSPYRE_DEVICES=many means nothing" in done.stderr
 
 
+def entry_point(folder: Path) -> Path:
+    """A folder in which torch finds openspyre as an installed backend."""
+    about = folder / "site" / "openspyre-0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: openspyre\nVersion: 0\n")
+    (about / "entry_points.txt").write_text("[torch.backends]\nopenspyre = openspyre:_autoload\n")
+    return about.parent
+
+
 def test_torch_loads_it_through_the_entry_point(run_python: Run, tmp_path: Path) -> None:
-    folder = tmp_path / "site" / "openspyre-0.dist-info"
-    folder.mkdir(parents=True)
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: openspyre\nVersion: 0\n")
-    (folder / "entry_points.txt").write_text("[torch.backends]\nopenspyre = openspyre:_autoload\n")
+    folder = entry_point(tmp_path)
     done = run_python(
         "import torch; print(torch.arange(2, device='spyre').tolist())",
-        path=(folder.parent,),
+        path=(folder,),
         TORCH_DEVICE_BACKEND_AUTOLOAD="1",
     )
     assert (done.stdout, done.stderr) == ("[0, 1]\n", "")
 
 
+@pytest.mark.parametrize("module", ["runtime.launch", "frontend", "device"])
+@pytest.mark.parametrize("autoload", ["0", "1"])
+def test_any_module_can_come_first(
+    run_python: Run, tmp_path: Path, module: str, autoload: str
+) -> None:
+    folder = entry_point(tmp_path)
+    done = run_python(
+        f"import openspyre.{module}\n"
+        "import torch; openspyre.require(); print(torch.arange(2, device='spyre').tolist())",
+        path=(folder,),
+        TORCH_DEVICE_BACKEND_AUTOLOAD=autoload,
+    )
+    assert (done.stdout, done.stderr) == ("[0, 1]\n", "")
+
+
+def test_launching_without_the_extension_says_why(run_python: Run) -> None:
+    done = run_python(
+        "import sys; sys.modules['openspyre._C'] = None\nimport openspyre.runtime.launch"
+    )
+    assert "DeviceOff: the native extension does not load" in done.stderr
+
+
 def test_importing_openspyre_does_not_import_torch(run_python: Run) -> None:
     done = run_python("import sys, openspyre; print('torch' in sys.modules)")
     assert done.stdout == "False\n"
+
+
+def test_no_cards(run_python: Run) -> None:
+    done = run_python(
+        """
+import torch, openspyre
+openspyre._autoload()
+assert torch.accelerator.is_available() is False
+assert torch.accelerator.current_accelerator(check_available=True) is None
+assert torch.accelerator.device_count() == torch.spyre.device_count() == 0
+assert torch.spyre.is_available() is False and torch.spyre.is_initialized() is False
+assert torch.spyre.memory_allocated() == 0
+torch.manual_seed(3); torch.spyre.manual_seed_all(3); torch.spyre.manual_seed(3)
+x = torch.randn(5, requires_grad=True)
+torch.compile(lambda x: torch.relu(x) + 1)(x).sum().backward()
+assert torch.equal(x.grad, (x > 0).float())
+with torch.random.fork_rng():
+    torch.rand(2)
+for act in (
+    lambda: torch.ones(2, device="spyre"), lambda: torch.ones(2).to("spyre:0"),
+    lambda: torch.empty(0, device="spyre"), lambda: torch.spyre.synchronize(),
+    lambda: torch.spyre.set_device(0), lambda: torch.spyre.get_rng_state(),
+    lambda: torch.Stream("spyre"), lambda: torch.Event("spyre").record(),
+    lambda: torch.nn.Linear(2, 2).to("spyre"),
+):
+    try:
+        act()
+        print("nothing raised")
+    except RuntimeError as error:
+        assert "has no card (OPENSPYRE_DEVICES=0)" in str(error), error
+print("right")
+""",
+        OPENSPYRE_DEVICES="0",
+    )
+    assert (done.stdout, done.stderr) == ("right\n", "")
+
+
+def test_a_compiler_that_does_not_load_leaves_cpu_users_alone(run_python: Run) -> None:
+    done = run_python(
+        """
+import sys, warnings, torch, openspyre
+openspyre.require()
+sys.modules["openspyre.frontend.importer"] = None
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for size in (5, 6):
+        x = torch.randn(size)
+        torch._dynamo.reset()
+        assert torch.equal(torch.compile(lambda x: x * 2 + 1)(x), x * 2 + 1)
+print([str(w.message) for w in caught if "openspyre" in str(w.message)])
+try:
+    torch.compile(lambda x: x * 2)(torch.ones(3, device="spyre"))
+except Exception as error:
+    print(type(error).__name__, "openspyre.frontend.importer" in str(error))
+"""
+    )
+    lines = done.stdout.splitlines()
+    assert lines[0].count("openspyre leaves torch.compile for the device off") == 1, done.stderr
+    assert lines[1] == "BackendCompilerFailed True"
+
+
+def test_an_error_that_nothing_waited_for_is_printed(run_python: Run) -> None:
+    code = """
+import time, torch, openspyre
+openspyre.require()
+from openspyre.runtime.launch import load_kernel
+pick = load_kernel('''kernel pick
+arguments table ids y
+input table: f32[10]
+input ids: i64[3]
+output y: f32[3]
+op pick gather i0:3
+  at "model.py:3 embedding"
+  lookup t = ids[i0] size 10 wrap
+  y[i0] <- table[t]
+''')
+ids = torch.tensor([1, 10, 2]).to("spyre")
+pick(torch.zeros(10).to("spyre"), ids, torch.empty(3, device="spyre"))
+while not torch.accelerator.current_stream().query():
+    time.sleep(0.001)
+REPORT
+"""
+    done = run_python(code.replace("REPORT", ""))
+    assert done.returncode == 0
+    start = (
+        "openspyre: the card failed, and nothing waited for it: pick: model.py:3 embedding: index"
+    )
+    assert done.stderr.startswith(start)
+    assert done.stderr.count("\n") == 1
+    seen = "try: torch.spyre.synchronize()\nexcept IndexError: pass"
+    assert run_python(code.replace("REPORT", seen)).stderr == ""
 
 
 def test_forked_children(run_python: Run) -> None:

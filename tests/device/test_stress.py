@@ -5,11 +5,15 @@ from __future__ import annotations
 import gc
 import random
 import threading
+import time
+from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
 
 from tests.device.streams import plus_kernel
+from tests.results import write_result
 
 FAST = (8, 4, 1500)  # threads, streams of each, steps of each thread
 LONG = (8, 4, 5000)
@@ -27,15 +31,14 @@ class Walk:
         self.seed = seed
         self.alive: list[tuple[torch.Tensor, torch.Stream, int]] = []
         self.landing: list[tuple[torch.Tensor, torch.Event, int]] = []
+        self.done: Counter[str] = Counter()
 
     def step(self) -> None:
         acts = [self.create, self.launch, self.drop] * 2
         acts += [self.in_place, self.copy, self.read, self.read_later, self.resize]
-        act = self.random.choice(acts)
-        if act is self.create or not self.alive:
-            self.create()
-        else:
-            act(self.random.randrange(len(self.alive)))
+        act = self.random.choice(acts) if self.alive else self.create
+        self.done[act.__name__] += 1
+        act(self.random.randrange(len(self.alive)) if self.alive else 0)
         if len(self.landing) > 4:
             self.check_landed()
 
@@ -121,16 +124,29 @@ def check(values: torch.Tensor, offset: int) -> None:
         raise AssertionError(f"off by {(values - right).abs().max()} at size {values.numel()}")
 
 
+def memory() -> dict[str, int]:
+    """Bytes that are in use once everything is done."""
+    gc.collect()
+    torch.spyre.synchronize()
+    torch.empty(1, device="spyre")  # takes back what streams have let go
+    stats = torch.spyre.memory_stats()
+    names = ("allocated_bytes", "active_bytes", "reserved_bytes")
+    status = Path("/proc/self/status").read_text()
+    resident = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+    card = {name: int(stats[f"{name}.all.current"]) for name in names}
+    return {**card, "host_resident_bytes": int(resident.split()[1]) << 10}
+
+
 def test_threads_and_streams(request: pytest.FixtureRequest) -> None:
-    threads, streams, steps = LONG if request.config.getoption("--long") else FAST
+    long = bool(request.config.getoption("--long"))
+    threads, streams, steps = LONG if long else FAST
     for size in SIZES:  # programs stay on the card
         x = torch.zeros(size, device="spyre")
         plus_kernel()(x, x, size)
     del x
-    gc.collect()
-    torch.spyre.synchronize()
-    before = torch.spyre.memory_allocated()
+    before = memory()
     failures: list[str] = []
+    done: Counter[str] = Counter()
 
     def work(seed: int) -> None:
         try:
@@ -138,15 +154,21 @@ def test_threads_and_streams(request: pytest.FixtureRequest) -> None:
             for _ in range(steps):
                 walk.step()
             walk.end()
+            done.update(walk.done)
         except Exception as error:  # a thread's edge
             failures.append(f"thread {seed}: {error!r}")
 
+    start = time.monotonic()
     running = [threading.Thread(target=work, args=(seed,)) for seed in range(threads)]
     [thread.start() for thread in running]
     [thread.join() for thread in running]
+    seconds = time.monotonic() - start
     assert not failures
-    gc.collect()
-    torch.spyre.synchronize()
-    assert torch.spyre.memory_allocated() == before
-    torch.empty(1, device="spyre")  # takes back what streams have let go
-    assert torch.spyre.memory_stats()["active_bytes.all.current"] == before
+    assert done.total() == threads * steps
+    after = memory()
+    for name in ("allocated_bytes", "active_bytes"):
+        assert after[name] == before[name], name
+    if long:
+        size = {"threads": threads, "streams_of_each": streams, "steps_of_each": steps}
+        found = {"operations": dict(sorted(done.items())), "seconds": round(seconds, 1)}
+        write_result("stress", {**size, **found, "before": before, "after": after})
