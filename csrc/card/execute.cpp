@@ -133,6 +133,7 @@ Executable::Executable(const Program& program, const Kernels& kernels)
 
 void Executable::run(const Machine& machine, const int64_t* slots) {
   if (machine.debug & SPYRE_DEBUG_POISON) poison_lx(machine);
+  share_scratch(machine.workers);
   const std::vector<SectionPlan>& chosen = plans(machine);
   for (size_t s = 0; s < chosen.size(); ++s) run_section(machine, chosen, s, slots);
 }

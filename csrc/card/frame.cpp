@@ -1,6 +1,19 @@
 #include "frame.h"
 
+#include <algorithm>
+
 namespace spyre {
+
+void share_scratch(std::vector<Worker>* workers) {
+  for (Scratch Worker::* const scratch : {&Worker::rows, &Worker::panels, &Worker::registers}) {
+    int64_t most = 0;
+    for (const Worker& worker : *workers) most = std::max(most, (worker.*scratch).capacity());
+    for (Worker& worker : *workers) (worker.*scratch).bytes(most);
+  }
+  size_t axes = 0;
+  for (const Worker& worker : *workers) axes = std::max(axes, worker.axes.capacity());
+  for (Worker& worker : *workers) worker.axes.reserve(axes);
+}
 
 void Walk::add(const std::vector<int>& axes, const std::vector<AxisRange>& ranges) {
   for (int a : axes) {

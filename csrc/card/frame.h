@@ -28,6 +28,7 @@ class Scratch {
     }
     return data_.get();
   }
+  int64_t capacity() const { return capacity_; }
 
  private:
   struct Free {
@@ -45,6 +46,10 @@ struct Worker {
   Scratch registers;  // of the vector interpreter
   Scratch sums;       // of numerics `card`: a matmul's totals, the open chunks of reductions
 };
+
+// Which thread runs which core is chance: every thread gets what one of them has needed so far, so
+// that launches stop allocating after the first.
+void share_scratch(std::vector<Worker>* workers);
 
 // The parts of a card that execution uses.
 struct Machine {

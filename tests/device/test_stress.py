@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import random
 import threading
@@ -125,10 +126,10 @@ def check(values: torch.Tensor, offset: int) -> None:
 
 
 def memory() -> dict[str, int]:
-    """Bytes that are in use once everything is done."""
+    """Bytes that are in use once everything is done and caches are empty."""
     gc.collect()
-    torch.spyre.synchronize()
-    torch.empty(1, device="spyre")  # takes back what streams have let go
+    torch.spyre.empty_cache()
+    ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what threads have freed
     stats = torch.spyre.memory_stats()
     names = ("allocated_bytes", "active_bytes", "reserved_bytes")
     status = Path("/proc/self/status").read_text()
