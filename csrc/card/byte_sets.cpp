@@ -102,4 +102,10 @@ int64_t RunSet::first_missing(Run run) const {
 
 bool RunSet::covers(Run run) const { return first_missing(run) >= run.high; }
 
+int64_t RunSet::bytes() const {
+  int64_t total = 0;
+  for (const auto& [low, high] : runs_) total += high - low;
+  return total;
+}
+
 }  // namespace spyre

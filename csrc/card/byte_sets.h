@@ -66,6 +66,7 @@ class RunSet {
   bool covers(Run run) const;
   // The first byte of the run that is not in the set; run.high if all are.
   int64_t first_missing(Run run) const;
+  int64_t bytes() const;
 
  private:
   std::map<int64_t, int64_t> runs_;  // low to high

@@ -240,7 +240,11 @@ int spyre_program_check(const spyre_program* program, const int64_t* slots,
     require(count == static_cast<uint64_t>(program->program.addresses) && (arguments || !count),
             "a check takes a span for every address");
     std::vector<Span> spans;
-    for (size_t i = 0; i < count; ++i) spans.push_back({arguments[i].low, arguments[i].high});
+    for (size_t i = 0; i < count; ++i) {
+      const spyre_span& span = arguments[i];
+      require(span.low <= span.high && span.stored >= -1, "a span is none");
+      spans.push_back({span.low, span.high, span.stored, span.fresh != 0});
+    }
     check_program(program->program, slots, spans);
   });
 }

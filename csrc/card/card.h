@@ -133,13 +133,16 @@ typedef struct {
 SPYRE_API int spyre_program_trace(spyre_program* program, const int64_t* slots, spyre_event* events,
                                   size_t capacity, spyre_report* report, spyre_error* error);
 
-// The bytes that a launch may access of an argument, relative to its address: [low, high).
+// What a launch may do with an argument.
 typedef struct {
-  int64_t low, high;
+  int64_t low, high;  // the bytes it may access, relative to the address: [low, high)
+  int64_t stored;     // how many of them it stores at least; -1: it must not store any
+  int64_t fresh;      // whether they mean nothing before: no byte is read that it has not stored
 } spyre_span;
 // Proves, without values, that the program is right for the sizes in a block: accesses in bounds,
-// nothing read that was not written, no race (see check.h). SPYRE_STOPPED: it is not, `error` names
-// the instructions. `arguments` has one span for every address; no two arguments share bytes.
+// nothing read that was not written, nothing left out, no race (see check.h). SPYRE_STOPPED: it is
+// not, `error` names the instructions. `arguments` has one span for every address; no two arguments
+// share bytes.
 SPYRE_API int spyre_program_check(const spyre_program* program, const int64_t* slots,
                                   const spyre_span* arguments, size_t count, spyre_error* error);
 

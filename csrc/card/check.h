@@ -2,7 +2,10 @@
 // sizes of one symbol block.
 //
 //  - Every access lies in its LX buffer, or in the span of its argument, or in the pool.
-//  - Every byte that is read was written before: LX, and the pool in device memory.
+//  - Every byte that is read was written before: LX, the pool in device memory, and arguments whose
+//    contents mean nothing before the launch.
+//  - No argument is stored to that is only read; as many bytes of every other one are stored as the
+//    user's ops write.
 //  - A read through an LX buffer finds the bytes that were written through this buffer last, in
 //    the slot that was written last.
 //  - No instruction writes bytes of LX that it reads or writes as another operand, but a vector
@@ -26,9 +29,11 @@
 
 namespace spyre {
 
-// The bytes of an argument, relative to its address: [low, high).
+// What a launch may do with an argument; spyre_span says what the fields mean.
 struct Span {
   int64_t low, high;
+  int64_t stored = 0;
+  bool fresh = false;
 };
 
 // Throws Failure(SPYRE_STOPPED) with the first problems, Failure(SPYRE_TOO_LARGE) if the program is
@@ -48,7 +53,7 @@ struct Instr {
 // What is wrong, each pair of instructions once, in the order found.
 class Problems {
  public:
-  enum Kind { LxBounds, DeviceBounds, Unwritten, Overwritten, Own, Stale, Race };
+  enum Kind { LxBounds, DeviceBounds, ReadOnly, Unwritten, Overwritten, Own, Stale, Race };
 
   explicit Problems(const Program& program);
 

@@ -1,4 +1,5 @@
-// Device memory: bounds, unwritten bytes of the pool, races between cores and between units.
+// Device memory: bounds, unwritten bytes, results that nobody stores, races between cores and
+// units.
 //
 // Most copies are proved right as a whole: over all cores and trips together, a copy moves the box
 // of its axes' whole extents. Only where that does not settle it, dynamic instructions are looked
@@ -15,7 +16,8 @@
 namespace spyre {
 namespace {
 
-constexpr int64_t kEnough = 1 << 20;  // pairs of touches, once one of them races
+constexpr int64_t kEnough = 1 << 20;   // pairs of touches, once one of them races
+constexpr int64_t kCounted = 1 << 16;  // runs that are told apart only to count their bytes
 
 // A copy of a section. An object is an argument, or the pool.
 struct Move {
@@ -50,8 +52,10 @@ class DeviceCheck {
         spans_(arguments),
         pool_(static_cast<int>(arguments.size())),
         problems_(*problems) {
-    spans_.push_back({0, program.pool_bytes});
+    spans_.push_back({0, program.pool_bytes, 0, true});
     zeros_.resize(spans_.size());
+    written_.resize(spans_.size());
+    stored_.resize(spans_.size());
     names_.resize(spans_.size(), "the pool");
     for (size_t i = 0; i < arguments.size(); ++i) names_[i] = "argument " + std::to_string(i);
     for (size_t i = 0; i < program.slots.size(); ++i) {
@@ -64,7 +68,9 @@ class DeviceCheck {
   }
 
   void run() {
+    for (const Section& section : program_.sections) find_reads(section.body);
     for (size_t s = 0; s < program_.sections.size(); ++s) run_section(static_cast<int>(s));
+    for (int object = 0; object < pool_; ++object) check_stored(object);
   }
 
  private:
@@ -74,10 +80,24 @@ class DeviceCheck {
     find_extents();
     std::vector<Move> moves;
     collect(section_->body, &moves);
-    moves.erase(std::remove_if(moves.begin(), moves.end(),
-                               [this](const Move& move) { return !in_bounds(move); }),
-                moves.end());
+    moves.erase(
+        std::remove_if(moves.begin(), moves.end(),
+                       [this](const Move& move) { return !may_write(move) || !in_bounds(move); }),
+        moves.end());
     for (int object = 0; object <= pool_; ++object) check_object(moves, object);
+  }
+
+  void find_reads(const std::vector<Node>& body) {
+    for (const Node& node : body) {
+      if (const auto* loop = std::get_if<TileLoop>(&node.form)) find_reads(loop->body);
+      const auto* copy = std::get_if<Copy>(&node.form);
+      if (copy && copy->is_load()) stored_[object_of(*copy)].read = true;
+    }
+  }
+
+  int object_of(const Copy& copy) const {
+    const int argument = copy.device().argument;
+    return argument < 0 ? pool_ : argument;
   }
 
   // --- what a section moves ---
@@ -105,7 +125,7 @@ class DeviceCheck {
       const auto* copy = std::get_if<Copy>(&node.form);
       if (!copy || any_empty(copy->axes, extents_)) continue;
       const Place& place = copy->device();
-      const int object = place.argument < 0 ? pool_ : place.argument;
+      const int object = object_of(*copy);
       const bool whole = std::all_of(place.terms.begin(), place.terms.end(), [](const Term& term) {
         return term.origin == Origin::Absolute;
       });
@@ -115,6 +135,16 @@ class DeviceCheck {
   }
 
   // --- bounds ---
+
+  bool may_write(const Move& move) {
+    if (!move.writes() || spans_[move.object].stored >= 0) return true;
+    const Instr instr{number_, move.node->id};
+    if (problems_.is_new(Problems::ReadOnly, instr)) {
+      problems_.add(problems_.name(instr) + " stores to " + names_[move.object] +
+                    ", which is only read");
+    }
+    return false;
+  }
 
   bool in_bounds(const Move& move) {
     if (move.whole) {
@@ -169,7 +199,7 @@ class DeviceCheck {
         }
       }
     }
-    if (object == pool_) {
+    if (spans_[object].fresh) {
       bool late = false;
       for (const Move* reader : readers) {
         if (written_before(*reader)) continue;
@@ -179,10 +209,7 @@ class DeviceCheck {
       if (late) doubtful.insert(writers.begin(), writers.end());
     }
     if (!doubtful.empty()) check_touches(touches(doubtful, object));
-    if (object != pool_) return;
-    for (const Move* writer : writers) {
-      if (writer->copy->indirect.empty()) add_written(*writer);
-    }
+    for (const Move* writer : writers) add_stored(*writer);
   }
 
   // --- proofs for whole copies ---
@@ -212,37 +239,77 @@ class DeviceCheck {
     });
   }
 
-  // --- what the pool holds ---
+  // --- what has been stored ---
+
+  // Of an object, by all stores so far.
+  struct Stored {
+    bool read = false;     // some instruction of the program loads it
+    bool counted = false;  // `moved` is all one can tell
+    Wide moved = 0;        // bytes, those at one place as often as they are stored
+  };
+
+  void add_stored(const Move& writer) {
+    Stored& stored = stored_[writer.object];
+    Wide points = 1;
+    for (int axis : writer.copy->axes) points *= extents_[axis].count();
+    stored.moved += points * bytes_of(writer.copy->target.dtype);
+    if (!writer.copy->indirect.empty()) {
+      stored.counted = true;  // which bytes, only values tell
+      return;
+    }
+    const bool needed = spans_[writer.object].fresh && (stored.read || writer.object == pool_);
+    if (!needed && !few_runs(writer)) {
+      stored.counted = true;
+    } else {
+      add_written(writer);
+    }
+  }
+
+  bool few_runs(const Move& writer) const {
+    return writer.whole && writer.all.exact && run_count(writer.all.box.canonical()) <= kCounted;
+  }
+
+  void check_stored(int object) {
+    const Span& span = spans_[object];
+    const Stored& stored = stored_[object];
+    if (span.stored <= 0) return;
+    const Wide found = stored.counted ? stored.moved : Wide{written_[object].bytes()};
+    if (found >= span.stored) return;
+    problems_.add(Problems::number(found) + " bytes of " + names_[object] +
+                  " are stored, the ops of the user write " + Problems::number(span.stored));
+  }
 
   bool written_before(const Move& reader) const {
     if (!reader.whole) return false;
-    if (covered(reader.all.box)) return true;
+    if (covered(reader.object, reader.all.box)) return true;
     if (reader.all.exact) return false;
-    const auto boxes = device_boxes(*reader.copy, slots_, extents_, zeros_[pool_]);
-    return std::all_of(boxes.begin(), boxes.end(), [this](const Box& box) { return covered(box); });
+    const auto boxes = device_boxes(*reader.copy, slots_, extents_, zeros_[reader.object]);
+    return std::all_of(boxes.begin(), boxes.end(),
+                       [&](const Box& box) { return covered(reader.object, box); });
   }
 
-  bool covered(const Box& box) const {
+  bool covered(int object, const Box& box) const {
     const Box one = box.canonical();
     if (run_count(one) > kMostRuns) too_large();
     bool all = true;
-    for_each_run(one, [&](Run run) { all = all && written_.covers(run); });
+    for_each_run(one, [&](Run run) { all = all && written_[object].covers(run); });
     return all;
   }
 
   void add_written(const Move& writer) {
-    auto add = [this](const Box& box) {
+    const int64_t zero = zeros_[writer.object];
+    auto add = [&](const Box& box) {
       const Box one = box.canonical();
       if (run_count(one) > kMostRuns) too_large();
-      for_each_run(one, [this](Run run) { written_.add(run); });
+      for_each_run(one, [&](Run run) { written_[writer.object].add(run); });
     };
     if (writer.whole) {
-      for (const Box& box : device_boxes(*writer.copy, slots_, extents_, zeros_[pool_])) add(box);
+      for (const Box& box : device_boxes(*writer.copy, slots_, extents_, zero)) add(box);
       return;
     }
     for_each_dynamic({&writer}, [&](int, const Move&, const std::vector<AxisRange>& axes,
                                     const Tokens::Issued&) {
-      for (const Box& box : device_boxes(*writer.copy, slots_, axes, zeros_[pool_])) add(box);
+      for (const Box& box : device_boxes(*writer.copy, slots_, axes, zero)) add(box);
     });
   }
 
@@ -266,7 +333,7 @@ class DeviceCheck {
     }
   }
 
-  // The runs of the given copies. Reads of pool bytes that nothing wrote are reported on the way.
+  // The runs of the given copies. Reads of bytes that nothing wrote are reported on the way.
   std::vector<Touch> touches(const std::set<const Move*>& moves, int object) {
     std::vector<Touch> found;
     RunSet own;  // what the core has stored so far
@@ -280,7 +347,7 @@ class DeviceCheck {
         for_each_run(box.canonical(), [&](Run run) {
           if (static_cast<int64_t>(found.size()) >= kMostRuns) too_large();
           found.push_back({run, core, order, &move, issued});
-          if (object != pool_) return;
+          if (!spans_[object].fresh) return;
           if (move.reads()) check_written(run, own, move);
           if (move.writes() && move.copy->indirect.empty()) own.add(run);
         });
@@ -291,12 +358,13 @@ class DeviceCheck {
 
   void check_written(Run run, const RunSet& own, const Move& move) {
     while (run.low < run.high) {
-      const int64_t after = std::max(written_.first_missing(run), own.first_missing(run));
+      const int64_t after =
+          std::max(written_[move.object].first_missing(run), own.first_missing(run));
       if (after == run.low) {
         const Instr instr{number_, move.node->id};
         if (problems_.is_new(Problems::Unwritten, instr)) {
           problems_.add(problems_.name(instr) + " reads byte " + Problems::number(run.low) +
-                        " of the pool, which nothing has written");
+                        " of " + names_[move.object] + ", which nothing has written");
         }
         return;
       }
@@ -358,7 +426,8 @@ class DeviceCheck {
   Problems& problems_;
   std::vector<int64_t> zeros_;  // by object: its address
   std::vector<std::string> names_;
-  RunSet written_;  // of the pool, by earlier sections
+  std::vector<RunSet> written_;  // by object: what earlier sections have stored
+  std::vector<Stored> stored_;   // by object
 
   int number_ = 0;  // of the section being checked
   const Section* section_ = nullptr;

@@ -365,6 +365,7 @@ class Decoder {
     loop.tile = between(1, kMaxPoints, "tile");
     path_.push_back(loop.axis);  // at most kMaxAxes deep: each axis once
     loop.body = nodes();
+    require(!loop.body.empty(), "a loop has no body");  // nothing would count its trips
     path_.pop_back();
     return loop;
   }

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 
-from openspyre.card.native import SoftwareCard
+from openspyre.card.native import SoftwareCard, Span
 from openspyre.errors import BrokenInvariant
 from openspyre.ir.program import Buffer, Copy, Node, Program, Pt, Section, TileLoop, Vec
 
 Instr = Copy | Pt | Vec
-Span = tuple[int, int]
 _SPACING = 1 << 44
 _POOL = 1 << 43
 
@@ -21,11 +20,13 @@ def _card() -> SoftwareCard:
     return SoftwareCard(memory=1 << 26, threads=1)
 
 
-def problem(program: Program, spans: Sequence[Span], sizes: Sequence[int] = ()) -> str:
+def problem(
+    program: Program, spans: Sequence[Span | tuple[int, int]], sizes: Sequence[int] = ()
+) -> str:
     """What the checker says is wrong, "" if nothing is.
 
     Args:
-        spans: bytes of every argument, relative to its address.
+        spans: of every argument, or only its bytes relative to its address.
     """
     card = _card()
     card._next = card.memory_base  # the last program is gone
@@ -33,7 +34,7 @@ def problem(program: Program, spans: Sequence[Span], sizes: Sequence[int] = ()) 
     try:
         addresses = [_SPACING * (number + 1) for number in range(len(spans))]
         block = card.fill(loaded, addresses, sizes, [1.0] * program.arguments[2], _POOL)
-        card.check(loaded, block, spans)
+        card.check(loaded, block, [s if isinstance(s, Span) else Span(*s) for s in spans])
     except BrokenInvariant as wrong:
         return wrong.what
     finally:

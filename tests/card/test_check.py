@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from openspyre.card.native import Span
 from openspyre.compiler.emit import emit
 from openspyre.compiler.pipeline import compile_kernel
 from openspyre.compiler.residency import place
@@ -32,7 +33,7 @@ from openspyre.ir.program import (
     VecOut,
 )
 from openspyre.ir.text import parse_kernel
-from openspyre.runtime.check import argument_spans, checked_sizes
+from openspyre.runtime.check import checked_sizes, checked_spans
 from openspyre.spec import SPYRE_CARD_V1
 from tests.card.checking import Instr, edited, problem, with_buffer, with_section, without
 from tests.card.hand_programs import (
@@ -65,13 +66,13 @@ def planned(kernel: Kernel) -> Program:
 def test_every_planned_kernel_passes(name: str) -> None:
     kernel = parse_kernel("kernel k\n" + ALL[name])
     for plan in (kernel, *(replanned(kernel, seed) for seed in range(4))):
-        assert problem(planned(plan), argument_spans(plan, {})) == ""
+        assert problem(planned(plan), checked_spans(plan, {})) == ""
 
 
 @pytest.mark.parametrize(("n", "k"), SIZES)
 def test_a_variant_passes_at_all_sizes(n: int, k: int) -> None:
     kernel = parse_kernel("kernel k\n" + SYMBOLIC.format(n="0..16", k="0..40"))
-    assert problem(planned(kernel), argument_spans(kernel, {"n": n, "k": k}), (n, k)) == ""
+    assert problem(planned(kernel), checked_spans(kernel, {"n": n, "k": k}), (n, k)) == ""
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if "stock" not in n])
@@ -79,7 +80,7 @@ def test_real_regions_pass(name: str) -> None:
     kernel = load_region(name)
     compiled = compile_kernel(kernel, SPYRE_CARD_V1)
     for sizes in checked_sizes(kernel.limits):
-        spans = argument_spans(kernel, sizes)
+        spans = checked_spans(kernel, sizes)
         assert problem(compiled, spans, list(sizes.values())) == ""
 
 
@@ -219,7 +220,7 @@ def test_a_running_sum_needs_one_slot() -> None:
 
 def test_a_tensor_kept_across_sections() -> None:
     kernel = place(parse_kernel("kernel k\n" + TWO_STEPS.format(granule=1)), SPYRE_CARD_V1)
-    right, spans = planned(kernel), argument_spans(kernel, {})
+    right, spans = planned(kernel), checked_spans(kernel, {})
     assert problem(right, spans) == ""
     kept = next(n for n, b in enumerate(right.buffers) if b.name == "t")
     tile = next(n for n, b in enumerate(right.buffers) if b.name.startswith("s1."))
@@ -457,3 +458,51 @@ def test_absurd_numbers_do_no_harm() -> None:
     found = problem(made, [(0, 128)])
     assert "LX buffer b0" in found
     assert "argument 0" in found
+
+
+# --- results ----------------------------------------------------------------------------------
+
+
+def test_results_that_are_not_stored() -> None:
+    right = copies(64, 64, 4)
+    spans = [Span(0, 8192, -1), Span(0, 8192, 8192, fresh=True)]
+    assert problem(right, spans) == ""
+    assert problem(without(right, 1), spans) == (
+        "0 bytes of argument 1 are stored, the ops of the user write 8192"
+    )
+    few = with_section(right, 0, lambda s: replace(s, axes=(Axis("m", 63, 4), s.axes[1])))
+    assert problem(few, spans).startswith("8064 bytes of argument 1 are stored")
+
+
+def test_a_store_to_what_is_only_read() -> None:
+    assert problem(copies(64, 64, 4), [Span(0, 8192), Span(0, 8192, -1)]) == (
+        "section copy, STORE instruction 2 stores to argument 1, which is only read"
+    )
+
+
+def test_a_fresh_argument_is_read_behind_its_stores_only() -> None:
+    once = copies(64, 64, 4)
+    back = edited(
+        once,
+        lambda _, i: (
+            replace(i, source=replace(i.source, argument=1, base=Slot(1)))
+            if isinstance(i, Copy) and i.target.buffer >= 0
+            else i
+        ),
+    )
+    spans = [Span(0, 8192, -1), Span(0, 8192, 8192, fresh=True)]
+    assert "reads byte 0 of argument 1, which nothing has written" in problem(back, spans)
+    both = replace(once, sections=(*once.sections, *back.sections))
+    assert problem(both, spans) == ""
+
+
+def test_parts_of_a_result_are_told_apart_from_one_part_twice() -> None:
+    """Half of the rows twice are as many bytes as all rows."""
+    half = with_section(
+        copies(64, 64, 4), 0, lambda s: replace(s, axes=(Axis("m", 32, 4), s.axes[1]))
+    )
+    twice = replace(half, sections=half.sections * 2)
+    spans = [Span(0, 8192, -1), Span(0, 8192, 8192)]
+    assert problem(twice, spans) == (
+        "4096 bytes of argument 1 are stored, the ops of the user write 8192"
+    )

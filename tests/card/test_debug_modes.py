@@ -18,7 +18,7 @@ from openspyre.errors import CardError, InvalidProgram
 from openspyre.ir.kernel import Kernel
 from openspyre.ir.program import Buffer, Copy, Program, Pt, TileLoop
 from openspyre.ir.text import parse_kernel
-from openspyre.runtime.check import argument_spans
+from openspyre.runtime.check import checked_spans
 from openspyre.spec import SPYRE_CARD_V1
 from tests.card.checking import Instr, edited, instructions, problem, with_buffer, with_section
 from tests.card.hand_programs import copies
@@ -178,7 +178,7 @@ def test_what_the_checker_accepts_is_right(seed: int) -> None:
             change = choice.choice((moved_buffer, changed_instruction, swapped_nodes))
             other = change(right, choice)
             try:
-                found = problem(other, argument_spans(kernel, {}))
+                found = problem(other, checked_spans(kernel, {}))
             except InvalidProgram:
                 continue
             counts["refused" if found else "accepted"] += 1

@@ -12,7 +12,13 @@ from openspyre.ir.kernel import Kernel
 from openspyre.ir.program import Program
 from openspyre.ir.text import parse_kernel
 from openspyre.runtime import check
-from openspyre.runtime.check import argument_spans, can_occur, checked_sizes, proved
+from openspyre.runtime.check import (
+    argument_spans,
+    can_occur,
+    checked_sizes,
+    checked_spans,
+    proved,
+)
 from openspyre.settings import read_settings
 from openspyre.spec import SPYRE_CARD_V1
 
@@ -87,3 +93,31 @@ op a map i0:s
 """
     kernel = parse_kernel(text)
     assert argument_spans(kernel, {"s": 3}) == [(-60, 10), (0, 4), (0, 0)]
+
+
+def test_what_the_ops_store() -> None:
+    """Pieces of a tensor add up, ops on the same part count once, scans write every point."""
+    kernel = parse_kernel(
+        """kernel k
+        arguments x y z w
+        input x: f16[4, 6]
+        output y: f16[8, 6]
+        output z: f32[4, 6]
+        mutated w: f16[4, 6]
+        op a map i0:4 i1:6
+          y[i0, i1] <- x[i0, i1]
+        op b map i0:4 i1:6
+          y[i0 + 4, i1] <- x[i0, i1]
+        op c scan i0:4 | r0:6
+          z[i0, r0] <- sum: x[i0, r0]
+        op d map i0:2 i1:6
+          w[i0, i1] <- x[i0, i1]
+        op e map i0:2 i1:6
+          w[i0, i1] <- x[i0 + 2, i1]
+        """
+    )
+    x, y, z, w = checked_spans(kernel, {})
+    assert (x.stored, x.fresh) == (-1, False)
+    assert (y.stored, y.fresh) == (96, True)
+    assert (z.stored, z.fresh) == (96, True)
+    assert (w.stored, w.fresh) == (24, False)

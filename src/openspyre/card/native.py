@@ -117,8 +117,24 @@ class _Numerics(ctypes.Structure):
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a launch may do with an argument.
+
+    Attributes:
+        low, high: the bytes it may access, relative to the address; `high` lies behind the last.
+        stored: how many of them it stores at least; -1 if it must not store any.
+        fresh: they mean nothing before the launch, which reads none that it has not stored.
+    """
+
+    low: int
+    high: int
+    stored: int = 0
+    fresh: bool = False
+
+
 class _Span(ctypes.Structure):
-    _fields_ = [("low", c_int64), ("high", c_int64)]
+    _fields_ = [(name, c_int64) for name in ("low", "high", "stored", "fresh")]
 
 
 class _Report(ctypes.Structure):
@@ -417,20 +433,22 @@ class SoftwareCard:
         _check(code, error)
         return Report(**{f.name: int(getattr(report, f.name)) for f in fields(Report)}), events
 
-    def check(self, program: LoadedProgram, block: bytes, spans: Sequence[tuple[int, int]]) -> None:
+    def check(self, program: LoadedProgram, block: bytes, spans: Sequence[Span]) -> None:
         """Prove that a program is right for the sizes in a symbol block. Computes no values.
 
         Args:
-            spans: for every address of the block the bytes that may be accessed, relative to it:
-                the first one and the one behind the last.
+            spans: one for every address of the block.
 
         Raises:
             BrokenInvariant: it is not: an access out of bounds, a read of bytes that nothing
-                wrote, a race. Names the instructions and the user's ops.
+                wrote, a result that is not stored, a race. Names the instructions and the
+                user's ops.
             CardError: it has too much work at these sizes to be checked.
         """
         words = (c_int64 * max(len(block) // 8, 1)).from_buffer_copy(block or bytes(8))
-        given = (_Span * max(len(spans), 1))(*(_Span(low, high) for low, high in spans))
+        given = (_Span * max(len(spans), 1))(
+            *(_Span(s.low, s.high, s.stored, s.fresh) for s in spans)
+        )
         error = _Error()
         code = library().spyre_program_check(program.handle, words, given, len(spans), byref(error))
         if code == _STOPPED:  # never a mistake of the user's: no value was looked at

@@ -12,15 +12,17 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import combinations
+from math import prod
 from types import MappingProxyType
 
-from openspyre.card.native import LoadedProgram, SoftwareCard
+from openspyre.card.native import LoadedProgram, SoftwareCard, Span
 from openspyre.compiler.bounds import value_range
 from openspyre.compiler.rewrite import indices
 from openspyre.errors import BrokenInvariant, CardError
 from openspyre.ir.binary import encode
 from openspyre.ir.index import Binary, Expr
-from openspyre.ir.kernel import Access, Kernel, Load, Lookup, Op, Role, Tensor, loads
+from openspyre.ir.kernel import Access, Kernel, Kind, Load, Lookup, Op, Role, Tensor, loads
 from openspyre.ir.program import Program
 from openspyre.ir.text import print_kernel
 from openspyre.settings import settings
@@ -147,7 +149,7 @@ def check_program(program: Program, kernel: Kernel, every: Sequence[Sizes], card
     """
     with _loaded(program, card) as (machine, loaded):
         for sizes in every:
-            spans = argument_spans(kernel, sizes)
+            spans = checked_spans(kernel, sizes)
             addresses = [_SPACING * (number + 2) for number in range(len(spans))]
             symbols = [sizes[name] for name in kernel.symbols]
             scalars = [0.0] * program.arguments[2]
@@ -164,6 +166,42 @@ def check_program(program: Program, kernel: Kernel, every: Sequence[Sizes], card
                     + f":\n{wrong.what}",
                     text=print_kernel(kernel),
                 ) from None
+
+
+def checked_spans(kernel: Kernel, sizes: Sizes) -> list[Span]:
+    """For every device argument what a launch may do with it."""
+    tensors = [kernel.tensors[name] for name in kernel.arguments]
+    device = [tensor for tensor in tensors if tensor.role is not Role.SCALAR]
+    return [
+        Span(low, high, _stored(kernel, tensor, sizes), tensor.role is Role.OUTPUT)
+        for tensor, (low, high) in zip(device, argument_spans(kernel, sizes), strict=True)
+    ]
+
+
+def _stored(kernel: Kernel, tensor: Tensor, sizes: Sizes) -> int:
+    """Bytes that the ops store to a tensor: all together if to different parts, else of one.
+
+    An op writes every element once (an indirect one may write some again).
+    """
+    if tensor.role is Role.INPUT:
+        return -1
+    boxes: list[list[tuple[int, int]]] = []
+    counts: list[int] = []
+    for op in kernel.ops:
+        if op.out.tensor != tensor.name:
+            continue
+        dims = op.dims + op.rdims if op.kind is Kind.SCAN else op.dims
+        extents = {dim.name: dim.extent.evaluate(sizes) for dim in dims}
+        counts.append(prod(max(extent, 0) for extent in extents.values()))
+        ranges = {name: (0, max(extent - 1, 0)) for name, extent in extents.items()}
+        ranges |= {x.name: (0, max(x.size.evaluate(sizes) - 1, 0)) for x in op.lookups}
+        boxes.append([value_range(i.substitute(sizes), ranges) for i in op.out.index])
+    apart = all(_apart(a, b) for a, b in combinations(boxes, 2))
+    return (sum(counts) if apart else max(counts, default=0)) * tensor.dtype.bytes
+
+
+def _apart(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> bool:
+    return any(x[1] < y[0] or y[1] < x[0] for x, y in zip(a, b, strict=True))
 
 
 def argument_spans(kernel: Kernel, sizes: Sizes) -> list[tuple[int, int]]:
