@@ -42,7 +42,7 @@ class SectionRun {
         slots_(slots) {}
 
   void operator()(int thread) {
-    const FloatState state;
+    [[maybe_unused]] const FloatState state;
     Worker& worker = (*machine_.workers)[thread];
     for (;;) {
       const int core = next_.fetch_add(1);

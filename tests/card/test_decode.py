@@ -193,6 +193,7 @@ _INDEX_PLACE = local(3, ((0, 8),), I64)
 _NODE_CASES: dict[str, tuple[object, str]] = {
     "loop inside its loop": (TileLoop(0, 8, (TileLoop(0, 4, ()),)), "inside its loop"),
     "tile": (TileLoop(0, 0, ()), "tile"),
+    "loop without a body": (TileLoop(0, 1 << 40, ()), "a loop has no body"),
     "loop axis": (TileLoop(3, 1, ()), "axis"),
     "axis": (replace(COPY, axes=(0, 5)), "axis"),
     "axis twice": (replace(COPY, axes=(0, 0)), "walks an axis twice"),
