@@ -53,10 +53,14 @@ class Matmul {
  public:
   Matmul(const Frame& frame, const Pt& pt, const Places& places)
       : frame_(frame), pt_(pt), a_place_(places(0, pt.a)), b_place_(places(1, pt.b)) {
-    for (const auto* axes : {&pt.batch, &pt.m, &pt.n, &pt.k}) walk_.add(*axes, frame.axes);
+    for (const auto* axes : {&pt.batch, &pt.m, &pt.n}) walk_.add(*axes, frame.axes);
+    const Walk results = walk_;  // an empty k leaves c to be written
+    walk_.add(pt.k, frame.axes);
     a_ = frame.operand(a_place_, walk_, pt.origin);
     b_ = frame.operand(b_place_, walk_, pt.origin);
-    c_ = frame.operand(pt.c, walk_, pt.origin, Mode::Write);
+    if (any_empty(pt.k, frame.axes)) a_ = b_ = {frame.lx, {}};  // not read, not checked
+    c_ = frame.operand(pt.c, results, pt.origin, Mode::Write);
+    for (int i = results.size; i < walk_.size; ++i) c_.stride[i] = 0;
     a_size_ = bytes_of(pt.a.dtype);
     c_size_ = bytes_of(pt.c.dtype);
   }

@@ -94,7 +94,9 @@ class VecRun {
   // sum a lane joins must not depend on strides.
   bool mergeable(int outer, int inner, int64_t inner_count) const {
     for (int s = 0; s < count_; ++s) {
-      if (streams_[s].stride[outer] != streams_[s].stride[inner] * inner_count) return false;
+      const int64_t* stride = streams_[s].stride;  // of an index, any number; it wraps around
+      const auto reach = static_cast<uint64_t>(stride[inner]) * static_cast<uint64_t>(inner_count);
+      if (static_cast<uint64_t>(stride[outer]) != reach) return false;
     }
     for (const VecOut& out : vec_.outputs) {
       if (out.scan || reduces(out, inner) || reduces(out, outer)) return false;
@@ -346,19 +348,28 @@ class VecRun {
     if (!frame_.machine.numerics.rounds_sums()) return;
     int64_t bytes = 0;
     for (const VecStep& step : code_.each) {
+      if (step.kind != VecStep::Output || !step.narrow) continue;
       const VecOut& out = vec_.outputs[step.number];
-      if (step.kind != VecStep::Output || !step.narrow || out.scan) continue;
+      if (out.scan) continue;
+      // Every element has a place of its own in the buffer, or the program is wrong.
+      const int64_t most = frame_.program.buffers[out.place.buffer].bytes;
       Operand stream;
       int64_t next = sizeof(float);
       for (int i = walk_.size - 1; i >= 0; --i) {
         stream.stride[i] = reduces(out, i) ? 0 : next;
-        if (!reduces(out, i)) next *= walk_.count[i];
+        if (reduces(out, i)) continue;
+        if (walk_.count[i] > most) frame_.stop(vec_.origin, "sums that share places");
+        next *= std::max<int64_t>(walk_.count[i], 1);
+        if (next / static_cast<int64_t>(sizeof(float)) > most) {
+          frame_.stop(vec_.origin, "sums that share places");
+        }
       }
       stream.at = reinterpret_cast<char*>(static_cast<uintptr_t>(bytes));
       chunk_stream_[step.number] = count_;
       streams_[count_++] = stream;
       bytes += next;
     }
+    if (bytes == 0) return;
     char* const sums = frame_.worker.sums.bytes(bytes);
     std::memset(sums, 0, static_cast<size_t>(bytes));
     for (const VecStep& step : code_.each) {

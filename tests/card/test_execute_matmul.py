@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from openspyre.card.native import SoftwareCard, library
+from openspyre.errors import CardError
 from openspyre.ir.kernel import DType
 from openspyre.ir.program import Axis, Copy, Node, Origin, Program, Pt, TileLoop
+from tests.card.checking import Instr, edited
 from tests.execute_programs import Array, buffers, device, lx, program, run, stored, widened
 
 FLOATS = (DType.F16, DType.BF16, DType.F32)
@@ -108,6 +111,19 @@ def test_empty_sum_is_zero(card: SoftwareCard, tile: int) -> None:
     a, b = operands(sizes, DType.F16)
     prog = matmul(sizes, DType.F16, DType.F32, tiles=(0, 0, tile))
     assert (outcome(card, prog, a, b, sizes[:2], DType.F32) == 0).all()
+
+
+@pytest.mark.parametrize("base", [1 << 40, -(1 << 40), 4])
+def test_an_empty_sum_is_not_written_outside_of_its_buffer(card: SoftwareCard, base: int) -> None:
+    sizes = (5, 70, 0)
+    a, b = operands(sizes, DType.F16)
+
+    def moved(_: int, instr: Instr) -> Instr:
+        return replace(instr, c=replace(instr.c, base=base)) if isinstance(instr, Pt) else instr
+
+    wrong = edited(matmul(sizes, DType.F16, DType.F32), moved)
+    with pytest.raises(CardError, match="of LX buffer b2, which has"):
+        outcome(card, wrong, a, b, sizes[:2], DType.F32)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
