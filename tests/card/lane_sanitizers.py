@@ -1,0 +1,96 @@
+"""Long lane: the card's own tests with its library under the address, undefined-behaviour and
+thread sanitizers. `./dev test --long sanitizers` leaves `results/sanitizers.json`.
+
+The extension for torch is not in it: torch itself is not built for the thread sanitizer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.card.fuzzing import ROOT, build_card
+from tests.results import write_result
+
+# By kind: the compiler's flags, its run time library (before Python's own), its options.
+KINDS = {
+    "address": (("-fsanitize=address",), "libasan.so", "ASAN_OPTIONS"),
+    "undefined": (
+        ("-fsanitize=undefined", "-fno-sanitize-recover=all"), "libubsan.so", "UBSAN_OPTIONS",
+    ),
+    "thread": (("-fsanitize=thread",), "libtsan.so", "TSAN_OPTIONS"),
+}  # fmt: skip
+# Python itself does not give everything back at its end.
+OPTIONS = "detect_leaks=0:halt_on_error=1:print_stacktrace=1"
+# The thread sanitizer is for what runs on threads; the rest takes hours under it.
+THREADED = ["tests/card/test_execute_engine.py", "tests/card/test_debug_modes.py"]
+# They start processes of their own, measure, or compile a program.
+WITHOUT = "not forked and not fuzz and not mutant and not recorded"
+_found: dict[str, object] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def results() -> Iterator[None]:
+    yield
+    if set(_found) == set(KINDS):
+        write_result("sanitizers", _found)
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_cards_tests_pass(kind: str, tmp_path: Path) -> None:
+    flags, library, options = KINDS[kind]
+    folder = ROOT / "build" / f"sanitize-{kind}"
+    package = tmp_path / "src" / "openspyre"
+    shutil.copytree(ROOT / "src" / "openspyre", package, ignore=shutil.ignore_patterns("*.so"))
+    build_card(folder / "libspyre_card.so", folder, ("-O1", "-g", "-Wno-error", *flags))
+    shutil.copy(folder / "libspyre_card.so", package / "lib" / "libspyre_card.so")
+    log = tmp_path / "report"  # pytest has taken the process's own output
+    environment = {
+        **os.environ,
+        options: f"{os.environ.get(options, '')}:{OPTIONS}:log_path={log}".lstrip(":"),
+        "LD_PRELOAD": f"{runtime(library)}:{runtime('libstdc++.so.6')}",
+        "PYTHONPATH": f"{package.parent}{os.pathsep}{ROOT}",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    paths = f"pythonpath={package.parent} {ROOT} {ROOT / 'bench'}"
+    command += ["-o", paths, "-o", "timeout=3600", "-k", WITHOUT]
+    command += THREADED if kind == "thread" else ["tests/card"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    reports = "".join(path.read_text()[:4000] for path in tmp_path.glob("report.*"))
+    assert not reports, reports
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed
+    _found[kind] = {"passed": int(passed[1]), "reports": 0}
+
+
+def runtime(library: str) -> str:
+    command = ["g++", f"-print-file-name={library}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_sanitizer_reports(tmp_path: Path) -> None:
+    """The lane can fail: a library with a fault stops Python."""
+    source = tmp_path / "fault.cpp"
+    source.write_text(
+        'extern "C" int fault(int n) { int a[2] = {0, 0}; return a[n] << 31 << n; }\n'
+    )
+    library = tmp_path / "fault.so"
+    flags = ["-fsanitize=undefined", "-fno-sanitize-recover=all", "-shared", "-fPIC"]
+    subprocess.run(["g++", *flags, source, "-o", library], check=True)
+    code = f"import ctypes; ctypes.CDLL({json.dumps(str(library))}).fault(40)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "runtime error" in done.stderr
