@@ -11,7 +11,7 @@ from published import published
 from split_matmul import STICK, Split, split_matmul
 from split_scores import clock, constant_regret, predictions, read, scores
 
-from openspyre.card.native import SoftwareCard
+from openspyre.card.native import SoftwareCard, Span
 from openspyre.spec import SPYRE_CARD_V1
 
 SPLITS = (
@@ -51,8 +51,9 @@ def run(split: Split, *, batched: bool, inside: bool) -> tuple[np.ndarray, np.nd
     with SoftwareCard(memory=1 << 27, threads=1) as card:
         places = [card.store(np.ascontiguousarray(a).tobytes()) for a in arrays]
         loaded = card.load_program(program)
-        spans = [(0, a.nbytes) for a in arrays]
-        card.check(loaded, card.fill(loaded, places), spans)
+        reads = [Span(0, a.nbytes, -1) for a in arrays[:2]]
+        result = Span(0, arrays[2].nbytes, arrays[2].nbytes)
+        card.check(loaded, card.fill(loaded, places), [*reads, result])
         card.launch(loaded, places)
         made = np.frombuffer(card.read(places[2], arrays[2].nbytes), np.float16)
         card.unload(loaded)
