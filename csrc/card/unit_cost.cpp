@@ -99,14 +99,14 @@ Runs runs_of(std::vector<Walked> axes, int64_t element, uint64_t phase, const Co
   });
   int64_t span = element, count = 1, unit = stick;
   for (const Indirect& indirect : copy.indirect) {
-    unit = std::gcd(unit, indirect.coefficient.of(slots));
+    unit = std::gcd(unit, magnitude(indirect.coefficient.of(slots)));
   }
   bool open = true;  // the run still grows
   for (const Walked& axis : axes) {
     if (axis.count == 1 && !axis.indexed) continue;
     if (axis.indexed) {
       count = product(count, axis.count);
-      if (axis.device != 0) unit = std::gcd(unit, axis.device);
+      if (axis.device != 0) unit = std::gcd(unit, magnitude(axis.device));
       continue;
     }
     if (axis.device == 0) continue;

@@ -11,6 +11,7 @@ import hashlib
 import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -28,7 +29,7 @@ from tests.card.checking import instructions
 
 LOAD, RUN, TIME, CHECK = range(4)
 STOPPED, INDEX, INVALID = 3, 4, 1
-LARGEST = 1 << 22  # bytes of memory that a recorded run may use
+LARGEST = 1 << 20  # bytes of memory that a recorded run may use
 Region = tuple[int, int, int]
 
 
@@ -119,7 +120,10 @@ class Recorder:
 
     def load(self, real: Callable[..., LoadedProgram]) -> Callable[..., LoadedProgram]:
         def wrapped(card: SoftwareCard, address: int, count: int) -> LoadedProgram:
-            data = card.read(address, count) if 0 <= count <= LARGEST else b""
+            inside = 0 <= address - card.memory_base <= card.memory_bytes - count
+            if not inside or count > LARGEST:  # says nothing about a program
+                return real(card, address, count)
+            data = card.read(address, count)
             call = self.begun(LOAD, card, data)
             try:
                 loaded = real(card, address, count)
@@ -167,11 +171,13 @@ class Recorder:
         ) -> None:
             data = self.programs.get(program.handle.value or 0)
             used = card._next - card.memory_base
-            held = card.read(block, max(8 * program.slots, 8))
+            inside = 0 <= block - card.memory_base <= card.memory_bytes - 8 * program.slots - 8
+            held = card.read(block, max(8 * program.slots, 8)) if inside else b""
             given = self.given(card, held)
             regions = None
             if data and given is not None and used <= LARGEST:
-                regions = element_regions(decode(data), given, used)
+                with suppress(InvalidProgram):  # the card takes names that are no text
+                    regions = element_regions(decode(data), given, used)
             if data is None or given is None or regions is None:
                 return real(card, program, block, numerics)
             call = self.begun(RUN, card, data, regions=regions, numerics=numerics, **given)
