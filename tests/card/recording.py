@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -239,23 +239,32 @@ def element_regions(program: Program, given: dict[str, Any], used: int) -> list[
         extents = [max(value(axis.extent), 0) for axis in section.axes]
 
         for instr in instructions(replace(program, sections=(section,))):
-            if isinstance(instr, Copy):
+            if isinstance(instr, Copy) and not any(extents[axis] == 0 for axis in instr.axes):
                 place = instr.source if instr.source.space is Space.DEVICE else instr.target
-                found += _region(instr, place, extents, value)
-    return _joined([r for r in found if r[0] >= 0 and r[1] <= used])
+                steps = [value(t.coefficient) for t in place.terms]
+                steps += [value(i.coefficient) for i in instr.indirect]
+                if any(step % place.dtype.bytes for step in steps):
+                    return None  # elements across elements
+                found.append(_region(instr, place, extents, value))
+    return _joined([_clipped(region, used) for region in found])
+
+
+def _clipped(region: Region, used: int) -> Region:
+    """Its whole elements that lie in memory: bounds may keep a copy from the others."""
+    low, high, size = region
+    low += max(-(low // size), 0) * size
+    return low, max(min(high, used), low), size
 
 
 def _region(
     copy: Copy, place: Place, extents: Sequence[int], value: Callable[[Value], int]
-) -> Iterator[Region]:
-    if any(extents[axis] == 0 for axis in copy.axes):
-        return
+) -> Region:
     low = high = value(place.base)
     reaches = [value(t.coefficient) * (extents[t.axis] - 1) for t in place.terms]
     reaches += [value(i.coefficient) * (value(i.size) - 1) for i in copy.indirect]
     low += sum(r for r in reaches if r < 0)
     high += sum(r for r in reaches if r > 0)
-    yield low, high + place.dtype.bytes, place.dtype.bytes
+    return low, high + place.dtype.bytes, place.dtype.bytes
 
 
 def _joined(regions: Sequence[Region]) -> list[Region] | None:
