@@ -95,3 +95,22 @@ class CardSpec:
 
 
 SPYRE_CARD_V1 = CardSpec()
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """How far the clock was off on measured matmuls; shares of the measured time.
+
+    Attributes:
+        fitted: mean absolute error on the measurements that were fitted.
+        held_out: on shapes that the fit had not seen.
+    """
+
+    version: str
+    fitted: float
+    held_out: float
+    source: str
+
+
+CALIBRATED = Calibration("spyre-card-v1", 0.084, 0.087, "docs/decisions/0008.md")
+BOARD_POWER_W = 75.0  # D, torch-spyre docs: the whole card's limit, so energy is an upper bound

@@ -7,7 +7,7 @@ peak arithmetic and peak memory rates alone would need (card.md 4), 1 at best.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from rich.table import Table
@@ -42,6 +42,48 @@ class KernelCost(Cost, Protocol):
     def name(self) -> str: ...
     @property
     def launches(self) -> int: ...
+
+
+class LeastWork(Protocol):
+    """What must be done whatever the plan; the fields mean what they do in `least_work.Work`."""
+
+    @property
+    def flop(self) -> float: ...
+    @property
+    def filled_flop(self) -> float: ...
+    @property
+    def transcendentals(self) -> float: ...
+    @property
+    def read_bytes(self) -> float: ...
+    @property
+    def written_bytes(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Card times in microseconds, all work overlapped (card.md 4).
+
+    Attributes:
+        p: at peak rates; cannot be beaten.
+        s: at sustained rates of PT and device memory.
+        s2: like `s`, with PT filled by the rows there are and the SFU's transcendentals.
+    """
+
+    p: float
+    s: float
+    s2: float
+
+
+def bounds(work: LeastWork, spec: CardSpec = SPYRE_CARD_V1) -> Bounds:
+    """Bounds P, S and S2 of some work on a card."""
+    peak = 2 * spec.mac_per_core_cycle * spec.clock_ghz * spec.cores  # FLOP/ns
+    read, written = work.read_bytes, work.written_bytes
+    memory = (read + written) / spec.dram_oneway + spec.dram_turnaround * min(read, written)
+    sfu = work.transcendentals / (spec.sfu_transcendental_rate * spec.cores)
+    p = max(work.flop / peak, (read + written) / spec.dram_peak)
+    s = max(work.flop / (peak * spec.pt_sustain), memory)
+    s2 = max(s, sfu, work.filled_flop / (peak * spec.pt_sustain))
+    return Bounds(p / 1000, s / 1000, s2 / 1000)
 
 
 def pt_use(cost: Cost, spec: CardSpec = SPYRE_CARD_V1) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -23,21 +23,33 @@ from openspyre.ir.index import Expr
 from openspyre.ir.kernel import Dim, DType, Kernel, Role, Tensor
 
 
-def imported(nodes: Sequence[BaseSchedulerNode], *, local: Collection[str], name: str) -> Kernel:
+def imported(
+    nodes: Sequence[BaseSchedulerNode],
+    *,
+    local: Collection[str],
+    name: str,
+    source: Callable[[Any], str] | None = None,
+) -> Kernel:
     """The kernel that computes `nodes` in order.
 
     Args:
         local: buffers that nobody outside these nodes reads.
+        source: where a buffer comes from, in words; the user's line if it is not given.
 
     Raises:
         Unsupported: a dtype or an operation the card does not have, with the user's line.
     """
-    return _Import(nodes, frozenset(local)).kernel(name)
+    return _Import(nodes, frozenset(local), source or source_of).kernel(name)
 
 
 class _Import:
-    def __init__(self, nodes: Sequence[BaseSchedulerNode], local: frozenset[str]) -> None:
-        self.nodes, self.local = nodes, local
+    def __init__(
+        self,
+        nodes: Sequence[BaseSchedulerNode],
+        local: frozenset[str],
+        source: Callable[[Any], str],
+    ) -> None:
+        self.nodes, self.local, self.source = nodes, local, source
         self.region = Region()
         self.sites: dict[str, Site] = {}
         self.renames: Mapping[str, str] = V.graph.scheduler.mutation_real_name
@@ -142,7 +154,7 @@ class _Import:
         computed = node.node
         if not isinstance(computed, ir.ComputedBuffer):
             raise Unsupported(f"a node of type {type(computed).__name__} in a region")
-        self.region.source = source_of(computed)
+        self.region.source = self.source(computed)
         (extents, reduced), body, _ = computed.get_default_sizes_body()
         iteration = [_symbol("i", k) for k in range(len(extents))]
         reduction = [_symbol("r", k) for k in range(len(reduced))]

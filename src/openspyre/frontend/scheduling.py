@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,8 @@ from openspyre.frontend.wrapper import SpyreWrapper
 from openspyre.ir.kernel import Kernel as Region
 from openspyre.ir.text import print_kernel
 
+Observer = Callable[[Sequence[BaseSchedulerNode], OrderedSet[str]], None]
+_observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
 FEATURES = (BackendFeature.REDUCE_TO_SINGLE_ELEMENT, BackendFeature.SCAN)
 
 
@@ -98,10 +102,22 @@ def region_kernel(nodes: Sequence[BaseSchedulerNode], name: str) -> tuple[Region
     return imported(nodes, local=local, name=name), local
 
 
+@contextmanager
+def regions_seen_by(observer: Observer) -> Iterator[None]:
+    """Inside, `observer` gets the nodes of every region, and the buffers that live in it only."""
+    token = _observer.set(observer)
+    try:
+        yield
+    finally:
+        _observer.reset(token)
+
+
 def _emit(nodes: Sequence[BaseSchedulerNode]) -> None:
     """Write the launch of one kernel for `nodes` into the wrapper."""
     wrapper: Any = V.graph.wrapper_code  # ours: SpyreWrapper or SpyreSubgraphWrapper
     kernel, local = region_kernel(nodes, _title(nodes))
+    if (seen := _observer.get()) is not None:
+        seen(nodes, local)
     V.graph.removed_buffers |= local
     with V.set_kernel_handler(AllocatingKernel()):
         for node in nodes:

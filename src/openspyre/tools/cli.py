@@ -10,6 +10,7 @@ import typer
 
 from openspyre.runtime.cache import Contents, chosen_cache
 from openspyre.settings import settings
+from openspyre.tools.estimate import estimate
 from openspyre.tools.machine import doctor, info
 from openspyre.tools.replay import replay
 from openspyre.tools.report import capture, explain, report
@@ -27,7 +28,7 @@ JSON_OBJECT = typer.Option("--json", help="Print a JSON object.")
 
 for command in (report, capture, explain):
     app.command(context_settings=SCRIPT)(command)
-for other in (replay, info, smi, doctor):
+for other in (replay, estimate, info, smi, doctor):
     app.command()(other)
 app.add_typer(cache_commands, name="cache")
 

@@ -1,0 +1,112 @@
+"""The least that a kernel's ops must do, whatever the plan: arithmetic, and bytes moved once.
+
+It is what bounds are made of (`openspyre.card.report.bounds`): every byte of an argument that the
+kernel touches moves once, what is local to the kernel stays in LX, nothing is computed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from openspyre.compiler.bounds import highest
+from openspyre.compiler.contraction import contraction
+from openspyre.compiler.rewrite import reads
+from openspyre.ir.index import Expr
+from openspyre.ir.kernel import Call, Kernel, Kind, Op, Role, Tensor, walk
+from openspyre.ir.ops import TABLE, Cost
+from openspyre.spec import CardSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Work of some ops.
+
+    Attributes:
+        flop: of matrix products, two per multiply-add; masked parts count.
+        filled_flop: `flop`, each over the share of PT's rate that its rows allow (`pt_fill`).
+        transcendentals: evaluations.
+    """
+
+    flop: float = 0
+    filled_flop: float = 0
+    transcendentals: float = 0
+    read_bytes: float = 0
+    written_bytes: float = 0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            self.flop + other.flop,
+            self.filled_flop + other.filled_flop,
+            self.transcendentals + other.transcendentals,
+            self.read_bytes + other.read_bytes,
+            self.written_bytes + other.written_bytes,
+        )
+
+    def __mul__(self, times: float) -> Work:
+        return Work(
+            self.flop * times,
+            self.filled_flop * times,
+            self.transcendentals * times,
+            self.read_bytes * times,
+            self.written_bytes * times,
+        )
+
+
+def least_work(kernel: Kernel, card: CardSpec) -> dict[str, Work]:
+    """The work of every op of a canonical kernel, by name, at the largest sizes.
+
+    What several ops touch of one argument belongs to the op that touches most, the first of them.
+    """
+    found = {op.name: _arithmetic(kernel, op, card) for op in kernel.ops}
+    for store in (False, True):
+        most: dict[str, tuple[int, str]] = {}
+        for op in kernel.ops:
+            for tensor, size in _touched(kernel, op, store=store):
+                if size > most.get(tensor, (0, ""))[0]:
+                    most[tensor] = size, op.name
+        for size, name in most.values():
+            moved = Work(written_bytes=size) if store else Work(read_bytes=size)
+            found[name] = found[name] + moved
+    return found
+
+
+def _arithmetic(kernel: Kernel, op: Op, card: CardSpec) -> Work:
+    sizes = {d.name: highest(d.extent, kernel.limits) for d in (*op.dims, *op.rdims)}
+    points = prod(sizes.values())
+    if op.kind is Kind.CONTRACT:
+        rows = prod(sizes[name] for name in contraction(kernel, op).m)
+        fill = min(1.0, (rows / card.pt_fill_rows) ** card.pt_fill_exponent) if rows else 1.0
+        return Work(flop=2 * points, filled_flop=2 * points / fill)
+    costly = sum(
+        isinstance(node, Call) and TABLE[node.op].cost is Cost.TRANSCENDENTAL
+        for node in set(walk(op.body))
+    )
+    return Work(transcendentals=points * costly)
+
+
+def _touched(kernel: Kernel, op: Op, *, store: bool) -> Iterator[tuple[str, int]]:
+    """Arguments in device memory that an op reads or stores to, and how many bytes of each."""
+    places = [(op.out.tensor, op.out.index)] if store else list(reads(op))
+    extents = {d.name: d.extent for d in (*op.dims, *op.rdims)}
+    looked_up = {x.name: x.index for x in op.lookups}
+    for name, index in places:
+        tensor = kernel.tensors[name]
+        if tensor.role in (Role.LOCAL, Role.SCALAR):
+            continue
+        dims = _dims(index, looked_up) & extents.keys()
+        points = prod(highest(extents[d], kernel.limits) for d in dims)
+        yield name, min(points, _elements(kernel, tensor)) * tensor.dtype.bytes
+
+
+def _dims(index: tuple[Expr, ...], looked_up: Mapping[str, tuple[Expr, ...]]) -> set[str]:
+    names = {name for expr in index for name in expr.names}
+    through = {n for name in names & looked_up.keys() for e in looked_up[name] for n in e.names}
+    return names | through
+
+
+def _elements(kernel: Kernel, tensor: Tensor) -> int:
+    """Distinct elements of a tensor: a dim of stride zero has one."""
+    pairs = zip(tensor.shape, tensor.strides, strict=True)
+    return prod(highest(n, kernel.limits) for n, stride in pairs if stride.constant != 0)

@@ -1,0 +1,134 @@
+"""A module compiled from shapes alone: the kernels of its regions, without weights or memory.
+
+The module's parameters, buffers and arguments are fake tensors of the card. Dynamo, AOTAutograd,
+Inductor and our scheduling do what they do for real ones; what they generate is never called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch._inductor.compile_fx import compile_fx
+from torch._inductor.scheduler import BaseSchedulerNode
+from torch._inductor.virtualized import V
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._ordered_set import OrderedSet
+
+from openspyre.errors import SpyreError, Unsupported
+from openspyre.frontend import PATCH
+from openspyre.frontend.importer import imported
+from openspyre.frontend.scheduling import regions_seen_by
+from openspyre.ir.kernel import Kernel
+
+# What has been generated for fake tensors must not be found by a run with real ones.
+_OPTIONS: Mapping[str, Any] = {**PATCH, "force_disable_caches": True}
+
+
+OUTSIDE = "(the model itself)"
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """What became of one call.
+
+    Attributes:
+        kernels: in order; the source of an op is the name of the module it belongs to.
+        fallbacks: ops that would run on the CPU, in order.
+    """
+
+    kernels: tuple[Kernel, ...]
+    fallbacks: tuple[str, ...]
+
+
+class _Seen(Exception):
+    """Everything has been generated; nothing must run."""
+
+
+def faked(module: nn.Module, mode: FakeTensorMode) -> None:
+    """Replace a module's parameters and buffers by fake ones of the card; shared ones stay so."""
+    made: dict[int, torch.Tensor] = {}
+
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in made:
+            empty = torch.empty_strided(
+                tensor.shape, tensor.stride(), dtype=tensor.dtype, device="spyre"
+            )
+            weight = isinstance(tensor, nn.Parameter)
+            made[id(tensor)] = nn.Parameter(empty, requires_grad=False) if weight else empty
+        return made[id(tensor)]
+
+    with mode:
+        for part in module.modules():
+            for held in (part._parameters, part._buffers):
+                held.update({k: fake(t) for k, t in held.items() if t is not None})
+
+
+def traced(module: nn.Module, mode: FakeTensorMode, arguments: Mapping[str, Any]) -> Traced:
+    """The kernels of one call of a module whose tensors, like the arguments', are fake.
+
+    Raises:
+        Unsupported: it is no single graph, or the card cannot do something of it.
+    """
+    regions: list[Kernel] = []
+    fallbacks: dict[str, str] = {}
+
+    def seen(nodes: Sequence[BaseSchedulerNode], local: OrderedSet[str]) -> None:
+        name = f"region{len(regions)}"
+        regions.append(imported(nodes, local=local, name=name, source=_module_of))
+        for node in V.graph.scheduler.nodes:
+            if node.is_extern():
+                fallbacks[node.get_name()] = _called(node)
+
+    def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        compile_fx(graph, list(inputs), config_patches=dict(_OPTIONS))
+        raise _Seen
+
+    torch._dynamo.reset()
+    compiled = torch.compile(module, backend=backend, fullgraph=True, dynamic=False)
+    try:
+        with torch.no_grad(), mode, regions_seen_by(seen):
+            compiled(**arguments)
+    except torch._dynamo.exc.BackendCompilerFailed as failure:
+        cause = failure.inner_exception
+        if isinstance(cause, _Seen):
+            return Traced(tuple(regions), tuple(fallbacks.values()))
+        known = getattr(cause, "inner_exception", cause)
+        if not isinstance(known, SpyreError):
+            raise
+        raise known from None
+    except torch._dynamo.exc.Unsupported as failure:
+        raise Unsupported(
+            "the model is no single graph",
+            why=str(failure).strip().splitlines()[0],
+            hint="another attention or cache of the model may trace",
+        ) from None
+    finally:
+        torch._dynamo.reset()
+    return Traced((), ())
+
+
+def _called(node: Any) -> str:
+    return str(getattr(node.node, "op_overload", None) or type(node.node).__name__)
+
+
+def _module_of(buffer: Any) -> str:
+    """The name of the innermost module that a buffer comes from."""
+    node = buffer.get_origin_node()
+    for origin in [node] if node is not None else list(buffer.get_origins()):
+        if stack := origin.meta.get("nn_module_stack"):
+            name, _ = list(stack.values())[-1]
+            return _plain(name) or OUTSIDE
+    return OUTSIDE
+
+
+def _plain(name: str) -> str:
+    """`model.layers.0.mlp` of `L['self'].model.layers.0.mlp` and its relatives."""
+    _, _, path = name.partition("]")
+    found = path.replace("._modules", "").replace("['", ".").replace("']", "")
+    return found.replace("[", ".").replace("]", "").strip(".")
+
+

@@ -1,0 +1,198 @@
+"""A stock transformers model by its config alone: its layers by kind, and one cut to few of them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+from torch import nn
+
+from openspyre.errors import SpyreError
+
+Kind = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layered:
+    """A model's layers.
+
+    Attributes:
+        name: of the module list that holds them, such as `model.layers`.
+        kinds: of every layer, numbered from 0 in order of appearance.
+        kind_names: by number.
+        parameters: of the whole model, shared ones once.
+        decodes: it takes a cache and gives logits.
+    """
+
+    config: Any
+    name: str
+    kinds: tuple[int, ...]
+    kind_names: tuple[str, ...]
+    parameters: int
+    decodes: bool
+
+
+def configured(source: str, overrides: Mapping[str, Any]) -> Any:
+    """The config of a file, a folder with a config.json, or a model type.
+
+    Raises:
+        SpyreError: there is none, or it does not take the overrides.
+    """
+    from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    path = Path(source)
+    path = path / "config.json" if path.is_dir() else path
+    if path.is_file():
+        given = _read(path)
+    elif source in CONFIG_MAPPING_NAMES:
+        given = {"model_type": source}
+    else:
+        raise SpyreError(
+            f"{source} is no config.json, no folder with one and no model type",
+            why="names on a hub cannot be fetched here",
+            hint="download the model's config.json, or name a type: granite --override "
+            "num_hidden_layers=40",
+        )
+    given = {**given, **overrides}
+    kind = given.pop("model_type", None)
+    if kind not in CONFIG_MAPPING_NAMES:
+        raise SpyreError(f"{source} has no model_type that transformers knows", why=f"it is {kind}")
+    try:
+        return AutoConfig.for_model(kind, **given)
+    except Exception as error:  # the checks of any config, of no one kind
+        raise SpyreError(f"{source} is no config of a {kind} model", why=_line(error)) from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SpyreError(f"cannot read the config {path}", why=_line(error)) from None
+    if not isinstance(found, dict):
+        raise SpyreError(f"the config {path} is no JSON object")
+    return found
+
+
+def layered(config: Any) -> Layered:
+    """The layers of a config's model; makes the model without memory.
+
+    Raises:
+        SpyreError: it cannot be made, or has no one list of `num_hidden_layers` layers.
+    """
+    model = bare_model(config, torch.float16)
+    count = getattr(config, "num_hidden_layers", None)
+    lists = [
+        (name, part)
+        for name, part in model.named_modules()
+        if isinstance(part, nn.ModuleList) and len(part) == count
+    ]
+    if not count or len(lists) != 1:
+        raise SpyreError(
+            f"a model of type {config.model_type} has no one stack of layers",
+            why=f"{len(lists)} lists have num_hidden_layers = {count} modules",
+            hint="estimate takes decoders and encoders with one stack; of a model with several "
+            "parts give the config of one (text_config)",
+        )
+    name, layers = lists[0]
+    numbers: dict[Kind, int] = {}
+    kinds = [numbers.setdefault(_kind(config, n, layers[n]), len(numbers)) for n in range(count)]
+    parameters = sum(p.numel() for p in model.parameters())
+    names = _kind_names(config, kinds, len(numbers))
+    return Layered(config, name, tuple(kinds), names, parameters, _decodes(config))
+
+
+def _kind_names(config: Any, kinds: Sequence[int], count: int) -> tuple[str, ...]:
+    """`layer`, or one name for each kind: what the config calls it, or its number."""
+    if count == 1:
+        return ("layer",)
+    types = getattr(config, "layer_types", None) or [""] * len(kinds)
+    named = [f"layer ({types[kinds.index(n)]})" for n in range(count)]
+    return tuple(named) if len(set(named)) == count else tuple(f"layer {n}" for n in range(count))
+
+
+def kept_layers(kinds: Sequence[int]) -> tuple[int, ...]:
+    """The layers to compile: the first, the last, and one between them of every kind."""
+    last = len(kinds) - 1
+    inner = {kinds[n]: n for n in reversed(range(1, last))}
+    return tuple(sorted({0, last, *inner.values()}))
+
+
+def stand_ins(kinds: Sequence[int], kept: Sequence[int]) -> tuple[int, ...]:
+    """For every layer of the model the position in `kept` of the one whose time it takes."""
+    last = len(kinds) - 1
+    inner = {kinds[n]: position for position, n in enumerate(kept) if 0 < n < last}
+    return tuple(
+        kept.index(n) if n in (0, last) else inner[kind] for n, kind in enumerate(kinds)
+    )
+
+
+def cut_config(config: Any, kept: Sequence[int]) -> Any:
+    """The config of the model with the layers `kept`; lists with an entry per layer are cut."""
+    count = config.num_hidden_layers
+    cut = copy.deepcopy(config)
+    for name, values in config.to_dict().items():
+        if isinstance(values, (list, tuple)) and len(values) == count:
+            setattr(cut, name, [values[n] for n in kept])
+    cut.num_hidden_layers = len(kept)
+    return cut
+
+
+def bare_model(config: Any, dtype: torch.dtype) -> nn.Module:
+    """The config's stock model on the meta device.
+
+    Raises:
+        SpyreError: transformers cannot make it.
+    """
+    factory = _factory(config)
+    try:
+        with torch.device("meta"):
+            model: nn.Module = factory.from_config(config, dtype=dtype).eval()
+    except Exception as error:  # the code of any model
+        raise SpyreError(
+            f"a model of type {config.model_type} cannot be made of its config", why=_line(error)
+        ) from None
+    return model
+
+
+def _factory(config: Any) -> Any:
+    from transformers import AutoModel, AutoModelForCausalLM
+
+    return AutoModelForCausalLM if _decodes(config) else AutoModel
+
+
+def _decodes(config: Any) -> bool:
+    """Whether it is a causal language model: types that can be both say so by `is_decoder`."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
+
+    architectures = getattr(config, "architectures", None) or ()
+    if architectures:
+        return any(name in CAUSAL.values() for name in architectures)
+    both = "is_decoder" in type(config).__annotations__ and not config.is_decoder
+    return config.model_type in CAUSAL and not both
+
+
+def _kind(config: Any, number: int, layer: nn.Module) -> Kind:
+    """What tells layers apart: their parts, the shapes of these, and the config's entries."""
+    count = config.num_hidden_layers
+    entries = tuple(
+        (name, str(values[number]))
+        for name, values in config.to_dict().items()
+        if isinstance(values, (list, tuple)) and len(values) == count
+    )
+    parts = tuple((name, type(part).__name__) for name, part in layer.named_modules())
+    weights = tuple((name, tuple(p.shape)) for name, p in layer.named_parameters())
+    return entries, parts, weights
+
+
+def _line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
