@@ -99,6 +99,16 @@ FRONTEND: tuple[Seam, ...] = (
         "when lowerings can be registered for one device",
     ),
     Seam(
+        "torch._inductor.compile_fx:compile_fx",
+        "compiles a graph of fake tensors up to the generated code, which estimates never call",
+        "when torch can compile for a device without calling the result",
+    ),
+    Seam(
+        "torch._subclasses.fake_tensor:FakeTensorMode",
+        "tensors of the card that have sizes and no memory",
+        "when torch has a public way to make them",
+    ),
+    Seam(
         "torch._inductor.utils:get_fused_kernel_name",
         "names of kernels in reports: the ATen ops of a region",
         _LOOP_IR,

@@ -48,6 +48,11 @@ class _Seen(Exception):
     """Everything has been generated; nothing must run."""
 
 
+def fake_mode() -> FakeTensorMode:
+    """The mode in which a call's fake tensors are made."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
 def faked(module: nn.Module, mode: FakeTensorMode) -> None:
     """Replace a module's parameters and buffers by fake ones of the card; shared ones stay so."""
     made: dict[int, torch.Tensor] = {}
@@ -63,7 +68,8 @@ def faked(module: nn.Module, mode: FakeTensorMode) -> None:
 
     with mode:
         for part in module.modules():
-            for held in (part._parameters, part._buffers):
+            both: tuple[dict[str, Any], dict[str, Any]] = (part._parameters, part._buffers)
+            for held in both:
                 held.update({k: fake(t) for k, t in held.items() if t is not None})
 
 
@@ -130,5 +136,3 @@ def _plain(name: str) -> str:
     _, _, path = name.partition("]")
     found = path.replace("._modules", "").replace("['", ".").replace("']", "")
     return found.replace("[", ".").replace("]", "").strip(".")
-
-

@@ -16,7 +16,7 @@ from rich.table import Table
 
 import openspyre
 from openspyre.errors import SpyreError
-from openspyre.spec import BOARD_POWER_W, CALIBRATED, SPYRE_CARD_V1, CardSpec
+from openspyre.spec import BOARD_POWER_W, CALIBRATED, CardSpec
 from openspyre.tools.scripts import told
 from openspyre.tools.what_if import changed_card, notes
 
@@ -32,9 +32,7 @@ def estimate(
     config: Annotated[
         str, typer.Argument(help="A config.json, a folder with one, or a model type.")
     ],
-    prefill: Annotated[
-        int | None, typer.Option(min=1, help="A prompt of so many tokens.")
-    ] = None,
+    prefill: Annotated[int | None, typer.Option(min=1, help="A prompt of so many tokens.")] = None,
     decode: Annotated[
         int | None, typer.Option(min=1, help="One token, the last of a context of so many.")
     ] = None,
@@ -140,9 +138,7 @@ def _about(model: Layered, asked: _Asked, changes: Sequence[str]) -> dict[str, A
         "model": {
             "type": model.config.model_type,
             "parameters": model.parameters,
-            "layers": {
-                name: model.kinds.count(n) for n, name in enumerate(model.kind_names)
-            },
+            "layers": {name: model.kinds.count(n) for n, name in enumerate(model.kind_names)},
         },
         "batch": asked.batch,
         "dtype": asked.dtype,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from openspyre.errors import SpyreError
-from openspyre.frontend.shapes_only import Traced, faked, traced
 from openspyre.tools.layered import Layered, bare_model, cut_config
+
+if TYPE_CHECKING:
+    from openspyre.frontend.shapes_only import Traced
 
 
 def forward_traced(
@@ -25,10 +26,16 @@ def forward_traced(
     Raises:
         SpyreError: the model does not trace.
     """
+    from openspyre.frontend.shapes_only import (
+        fake_mode,
+        faked,
+        traced,
+    )  # loads Inductor; needs the device
+
     config = cut_config(model.config, kept)
     kind = getattr(torch, dtype)
     module = bare_model(config, kind)
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = fake_mode()
     faked(module, mode)
     with mode, torch.no_grad():
         ids = torch.zeros((batch, tokens), dtype=torch.int64, device="spyre")

@@ -1,16 +1,13 @@
-"""A stock transformers model by its config alone: its layers by kind, and one cut to few of them."""
+"""A stock transformers model by its config alone: its layers by kind, or cut to few of them."""
 
 from __future__ import annotations
 
 import copy
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 from torch import nn
@@ -18,6 +15,7 @@ from torch import nn
 from openspyre.errors import SpyreError
 
 Kind = tuple[object, ...]
+_ALIKE = 2  # layers of a kind that are compiled, besides the first two and the last
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +45,14 @@ def configured(source: str, overrides: Mapping[str, Any]) -> Any:
         SpyreError: there is none, or it does not take the overrides.
     """
     from transformers import AutoConfig
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    from transformers.models.auto import configuration_auto
 
+    types = configuration_auto.CONFIG_MAPPING_NAMES  # type: ignore[attr-defined]
     path = Path(source)
     path = path / "config.json" if path.is_dir() else path
     if path.is_file():
         given = _read(path)
-    elif source in CONFIG_MAPPING_NAMES:
+    elif source in types:
         given = {"model_type": source}
     else:
         raise SpyreError(
@@ -64,7 +63,7 @@ def configured(source: str, overrides: Mapping[str, Any]) -> Any:
         )
     given = {**given, **overrides}
     kind = given.pop("model_type", None)
-    if kind not in CONFIG_MAPPING_NAMES:
+    if kind not in types:
         raise SpyreError(f"{source} has no model_type that transformers knows", why=f"it is {kind}")
     try:
         return AutoConfig.for_model(kind, **given)
@@ -120,19 +119,33 @@ def _kind_names(config: Any, kinds: Sequence[int], count: int) -> tuple[str, ...
 
 
 def kept_layers(kinds: Sequence[int]) -> tuple[int, ...]:
-    """The layers to compile: the first, the last, and one between them of every kind."""
+    """The layers to compile: the first two, the last, and two between them of every kind.
+
+    Two, for Inductor computes a sum of residuals anew in every second layer; the first two, for
+    what they compute anew begins with the embeddings.
+    """
     last = len(kinds) - 1
-    inner = {kinds[n]: n for n in reversed(range(1, last))}
-    return tuple(sorted({0, last, *inner.values()}))
+    alike = [n for same in _between(kinds).values() for n in same[:_ALIKE]]
+    return tuple(sorted({0, min(1, last), last, *alike}))
 
 
 def stand_ins(kinds: Sequence[int], kept: Sequence[int]) -> tuple[int, ...]:
-    """For every layer of the model the position in `kept` of the one whose time it takes."""
-    last = len(kinds) - 1
-    inner = {kinds[n]: position for position, n in enumerate(kept) if 0 < n < last}
-    return tuple(
-        kept.index(n) if n in (0, last) else inner[kind] for n, kind in enumerate(kinds)
-    )
+    """For every layer of the model the position in `kept` of the one whose time it takes.
+
+    Layers of a kind take the times of the two of them that were kept in turn.
+    """
+    standing = {n: n for n in kept}
+    for same in _between(kinds).values():
+        standing |= {n: same[turn % _ALIKE] for turn, n in enumerate(same)}
+    return tuple(kept.index(standing[n]) for n in range(len(kinds)))
+
+
+def _between(kinds: Sequence[int]) -> dict[int, list[int]]:
+    """The layers of every kind without the first two and the last."""
+    found: dict[int, list[int]] = {}
+    for n in range(2, len(kinds) - 1):
+        found.setdefault(kinds[n], []).append(n)
+    return found
 
 
 def cut_config(config: Any, kept: Sequence[int]) -> Any:

@@ -49,7 +49,23 @@ def changed_card(changes: Sequence[str], card: CardSpec = SPYRE_CARD_V1) -> Card
         raise SpyreError(
             "nothing of LX would be usable", why=f"{_RESERVED >> 10} KiB of it never are"
         )
-    return replace(card, **values)
+    changed = replace(card, **values)  # type: ignore[arg-type]  # whole where they must be
+    _check(changed)
+    return changed
+
+
+def _check(card: CardSpec) -> None:
+    """No rate is above the peak that bound P is made of."""
+    for name in ("dram_oneway", "dram_few_cores"):
+        if getattr(card, name) > card.dram_peak:
+            raise SpyreError(
+                f"{name} = {getattr(card, name):g} GB/s is above the peak of device memory",
+                why=f"dram_peak is {card.dram_peak:g} GB/s",
+                hint="set dram_peak too",
+            )
+    for name in ("pt_sustain", "pt_f32_rate"):
+        if getattr(card, name) > 1:
+            raise SpyreError(f"{name} is a share of PT's peak", why="it takes at most 1")
 
 
 def notes(changes: Sequence[str]) -> tuple[str, ...]:
