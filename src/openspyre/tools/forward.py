@@ -26,11 +26,8 @@ def forward_traced(
     Raises:
         SpyreError: the model does not trace.
     """
-    from openspyre.frontend.shapes_only import (
-        fake_mode,
-        faked,
-        traced,
-    )  # loads Inductor; needs the device
+    # Loads Inductor, which needs the device to be registered.
+    from openspyre.frontend.shapes_only import fake_mode, faked, traced
 
     config = cut_config(model.config, kept)
     kind = getattr(torch, dtype)
