@@ -44,6 +44,22 @@ output y: f16[M, N]
 op y contract i0:M i1:N | r0:4096
   y[i0, i1] <- x[i0, r0] * w[i1, r0]
 """
+GATED = """
+kernel gated
+arguments x g u y
+input x: f16[M, 4096]
+input g: f16[12800, 4096]
+input u: f16[12800, 4096]
+output y: f16[M, 12800]
+local a: f16[M, 12800]
+local b: f16[M, 12800]
+op a contract i0:M i1:12800 | r0:4096
+  a[i0, i1] <- x[i0, r0] * g[i1, r0]
+op b contract i0:M i1:12800 | r0:4096
+  b[i0, i1] <- x[i0, r0] * u[i1, r0]
+op y map i0:M i1:12800
+  y[i0, i1] <- (a[i0, i1] * b[i0, i1])
+"""
 SUM = """
 kernel sum
 arguments x y
@@ -63,6 +79,8 @@ def cases() -> dict[str, Kernel]:
         found[f"linear_{m}x{n}x4096"] = parse_kernel(
             LINEAR.replace("M", str(m)).replace("N", str(n))
         )
+    for m in (512, 1024):  # one core's panels of both weights fit LX once, not twice
+        found[f"gated_{m}x12800x4096"] = parse_kernel(GATED.replace("M", str(m)))
     found["sum_1048576"] = parse_kernel(SUM)
     return found
 
@@ -118,3 +136,10 @@ def test_cycles(name: str, card: SoftwareCard, update_golden: bool) -> None:
 
 def test_no_golden_row_is_stale() -> None:
     assert sorted(tomllib.loads(GOLDEN.read_text())) == sorted(CASES)
+
+
+@pytest.mark.parametrize("rows", [512, 1024])
+def test_weights_of_two_products_are_read_a_few_times(rows: int, card: SoftwareCard) -> None:
+    """Not once per row: what does not fit LX double buffered may fit in single slots."""
+    report = measured(card, CASES[f"gated_{rows}x12800x4096"])
+    assert report.device_read_bytes <= 2 * 2 * 4096 * (rows + 2 * 12800)

@@ -48,13 +48,17 @@ def fit_tiles(kernel: Kernel, card: CardSpec) -> Kernel:
 
 
 def _soonest(kernel: Kernel, step: Step, division: Division, work: Work, card: CardSpec) -> Step:
-    """The fastest of the tilings worth trying that fits, double buffered."""
+    """The fastest of the tilings worth trying that fits, double buffered or else in single slots."""
     split = split_of(step, division)
-    for _, outer, within in soonest(work, split, card)[:_MOST_TRIED]:
-        candidate = _with_loops(step, work, outer, within)
-        looped = bool(candidate.loops or candidate.inner)
-        if lx_peak(kernel, candidate, division, card, doubled=looped) <= card.lx_usable:
-            return candidate
+    tried = soonest(work, split, card)[:_MOST_TRIED]
+    for doubled in (True, False):
+        for _, outer, within in tried:
+            candidate = _with_loops(step, work, outer, within)
+            looped = bool(candidate.loops or candidate.inner)
+            if lx_peak(kernel, candidate, division, card, doubled=doubled and looped) <= (
+                card.lx_usable
+            ):
+                return candidate
     return _fitted(kernel, _with_loops(step, work, (), panels(work, card)), division, card)
 
 
