@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import replace
 
 import numpy as np
@@ -9,10 +10,10 @@ import pytest
 from calibration import FITTED
 from published import published
 from split_matmul import STICK, Split, split_matmul
-from split_scores import clock, constant_regret, predictions, read, scores
+from split_scores import clock, constant_regret, held_out, predictions, read, scores
 
 from openspyre.card.native import SoftwareCard, Span
-from openspyre.spec import SPYRE_CARD_V1
+from openspyre.spec import CALIBRATED, SPYRE_CARD_V1
 
 SPLITS = (
     Split(1, 48, 192, 320, 1, 1, 1, 1),
@@ -80,6 +81,16 @@ def test_fitted_splits_meet_their_targets() -> None:
     constant = constant_regret(rows)
     assert constant is not None
     assert found.regret <= min(1.05, constant)
+
+
+def test_the_errors_that_are_printed_are_those_measured(request: pytest.FixtureRequest) -> None:
+    """`spyre estimate` prints them beside every time; the long form measures the held-out one."""
+    rows = read(FITTED)
+    with clock() as timer:
+        assert round(scores(rows, predictions(rows, timer)).mape, 3) == CALIBRATED.fitted
+        if request.config.getoption("--long"):
+            assert round(statistics.mean(held_out(rows, timer)), 3) == CALIBRATED.held_out
+    assert CALIBRATED.fitted < CALIBRATED.held_out
 
 
 def test_scores_notice_a_wrong_model() -> None:

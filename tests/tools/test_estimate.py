@@ -173,7 +173,7 @@ def test_changed_cards() -> None:
     assert changed_card(["lx_bytes=2MiB"]) == SPYRE_CARD_V1  # what is usable follows as #3266 says
     assert changed_card(["clock_ghz=1100MHz"]).clock_ghz == pytest.approx(1.1)
     assert notes(["dram_peak=400GB/s"]) == (
-        "a changed card: the held-out error was measured on the real one only",
+        "a changed card: the held-out error is that of spyre-card-v1",
         "dram_peak moves bound P only; times follow dram_oneway",
     )
 

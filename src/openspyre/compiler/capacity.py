@@ -48,7 +48,7 @@ def fit_tiles(kernel: Kernel, card: CardSpec) -> Kernel:
 
 
 def _soonest(kernel: Kernel, step: Step, division: Division, work: Work, card: CardSpec) -> Step:
-    """The fastest of the tilings worth trying that fits, double buffered or else in single slots."""
+    """The fastest of the tilings worth trying that fits: double buffered, else in single slots."""
     split = split_of(step, division)
     tried = soonest(work, split, card)[:_MOST_TRIED]
     for doubled in (True, False):

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._inductor import ir
 from torch._inductor.compile_fx import compile_fx
 from torch._inductor.scheduler import BaseSchedulerNode
 from torch._inductor.virtualized import V
@@ -86,7 +87,7 @@ def traced(module: nn.Module, mode: FakeTensorMode, arguments: Mapping[str, Any]
         name = f"region{len(regions)}"
         regions.append(imported(nodes, local=local, name=name, source=_module_of))
         for node in V.graph.scheduler.nodes:
-            if node.is_extern():
+            if node.is_extern() and not isinstance(node.node, ir.AssertScalar):
                 fallbacks[node.get_name()] = _called(node)
 
     def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:

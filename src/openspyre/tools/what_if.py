@@ -73,7 +73,7 @@ def notes(changes: Sequence[str]) -> tuple[str, ...]:
     names = {change.partition("=")[0].strip() for change in changes}
     found = []
     if names:
-        found.append("a changed card: the held-out error was measured on the real one only")
+        found.append("a changed card: the held-out error is that of spyre-card-v1")
     if "lx_bytes" in names and "lx_usable" not in names:
         found.append("lx_usable follows lx_bytes: 80 % of all but 64 KiB")
     if "dram_peak" in names and "dram_oneway" not in names:
