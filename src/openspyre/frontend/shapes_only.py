@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._ordered_set import OrderedSet
 
 from openspyre.errors import SpyreError, Unsupported
-from openspyre.frontend import PATCH
+from openspyre.frontend.activation import PATCH
 from openspyre.frontend.importer import imported
 from openspyre.frontend.scheduling import regions_seen_by
 from openspyre.ir.kernel import Kernel
