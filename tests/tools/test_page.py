@@ -86,12 +86,12 @@ class Probe(HTMLParser):
         self.text += data if self._inside else ""
 
 
-def seen(folder: Path, width: int) -> dict[str, Any]:
-    """What the page is in a window of a width."""
+def seen(folder: Path, width: int, report: dict[str, Any]) -> dict[str, Any]:
+    """What the page of a report is in a window of a width."""
     program = browser()
     assert program is not None, "there is no Chromium: apt-get install chromium"
     file = folder / "page.html"
-    text = page(report_of(run()))
+    text = page(report)
     file.write_text(text.replace("</head>", f"{PROBE}</head>", 1))
     command = [
         program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
@@ -105,7 +105,8 @@ def seen(folder: Path, width: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("width", [1280, 800])
 def test_the_page_renders(tmp_path: Path, width: int) -> None:
-    found = seen(tmp_path, width)
+    report = report_of(run())
+    found = seen(tmp_path, width, report)
     assert (found["ready"], found["error"]) == ("yes", "")
     assert found["width"] == width
     assert found["page"] <= width, "the page scrolls sideways"
@@ -115,5 +116,6 @@ def test_the_page_renders(tmp_path: Path, width: int) -> None:
         assert chart["drawn"] >= 1, name
         assert chart["marks"] >= 1, name
         assert chart["width"] > 0.8 * width, name
-    assert found["texts"]["totals.cycles"] == "18,210"
+    assert report["totals"]["cycles"] > 3000
+    assert found["texts"]["totals.cycles"] == f"{report['totals']['cycles']:,}"
     assert found["texts"]["fallbacks.0.calls"] == "12,345"

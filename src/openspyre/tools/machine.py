@@ -20,6 +20,7 @@ import openspyre
 from openspyre.card.native import isa
 from openspyre.errors import SpyreError
 from openspyre.ir.binary import VERSION
+from openspyre.numerics import Numerics
 from openspyre.runtime.cache import chosen_cache
 from openspyre.settings import Settings, settings
 from openspyre.spec import SPYRE_CARD_V1, CardSpec
@@ -104,6 +105,8 @@ def _plain(value: object) -> Any:
             return str(value)
         case frozenset():
             return sorted(value)
+        case Numerics():
+            return str(value)
         case _:
             return value
 
