@@ -16,28 +16,6 @@ namespace {
 
 using at::Tensor;
 
-class WithGil {
- public:
-  WithGil() : state_(PyGILState_Ensure()) {}
-  WithGil(const WithGil&) = delete;
-  WithGil& operator=(const WithGil&) = delete;
-  ~WithGil() { PyGILState_Release(state_); }
-
- private:
-  PyGILState_STATE state_;
-};
-
-[[noreturn]] void throw_python_error() {
-  python_error error;
-  error.persist();
-  throw error;
-}
-
-Owned checked(PyObject* object) {
-  if (!object) throw_python_error();
-  return Owned(object);
-}
-
 // By the names of kernel text (openspyre/ir/kernel.py); null for a type the card does not have.
 const char* dtype_name(c10::ScalarType type) {
   switch (type) {

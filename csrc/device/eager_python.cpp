@@ -17,28 +17,6 @@ namespace {
 using at::Tensor;
 using c10::IValue;
 
-class WithGil {
- public:
-  WithGil() : state_(PyGILState_Ensure()) {}
-  WithGil(const WithGil&) = delete;
-  WithGil& operator=(const WithGil&) = delete;
-  ~WithGil() { PyGILState_Release(state_); }
-
- private:
-  PyGILState_STATE state_;
-};
-
-[[noreturn]] void raise() {
-  python_error error;
-  error.persist();
-  throw std::move(error);
-}
-
-Owned checked(PyObject* object) {
-  if (!object) raise();
-  return Owned(object);
-}
-
 // An attribute of openspyre.frontend.eager.
 Owned from_frontend(const char* name) {
   const Owned module = checked(PyImport_ImportModule("openspyre.frontend.eager"));
@@ -47,7 +25,7 @@ Owned from_frontend(const char* name) {
 
 std::string text_of(PyObject* object) {
   const char* const text = PyUnicode_AsUTF8(object);
-  if (!text) raise();
+  if (!text) throw_python_error();
   return text;
 }
 
@@ -59,9 +37,9 @@ PyObject* as_bytes(const Words& words) {
 
 int64_t int_at(PyObject* tuple, Py_ssize_t index) {
   PyObject* const item = PyTuple_GetItem(tuple, index);
-  if (!item) raise();
+  if (!item) throw_python_error();
   const long long number = PyLong_AsLongLong(item);
-  if (number == -1 && PyErr_Occurred()) raise();
+  if (number == -1 && PyErr_Occurred()) throw_python_error();
   return number;
 }
 
@@ -169,7 +147,7 @@ std::shared_ptr<const Entry> read_entry(PyObject* answer, const Views& views) {
   const char* why = nullptr;
   if (!PyArg_ParseTuple(answer, "OsO!O!O!", &kernel, &why, &PyTuple_Type, &arguments, &PyTuple_Type,
                         &symbols, &PyTuple_Type, &exact))
-    raise();
+    throw_python_error();
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments); ++i) {
     PyObject* const item = PyTuple_GET_ITEM(arguments, i);
     entry->arguments.push_back(
@@ -228,7 +206,7 @@ OpPlan plan_of(const c10::OperatorHandle& op) {
   int pointwise = 0, rounds = 0;
   PyObject* scalars = nullptr;
   if (!PyArg_ParseTuple(answer.get(), "spO!p", &why, &pointwise, &PyTuple_Type, &scalars, &rounds))
-    raise();
+    throw_python_error();
   plan.why = why;
   plan.pointwise = pointwise != 0;
   plan.rounds = rounds != 0;
@@ -274,7 +252,7 @@ std::string recalled(const c10::OperatorHandle& op, const std::vector<int64_t>& 
                                                      schema.overload_name().c_str(), key.get()));
   char* bytes = nullptr;
   Py_ssize_t length = 0;
-  if (PyBytes_AsStringAndSize(answer.get(), &bytes, &length) < 0) raise();
+  if (PyBytes_AsStringAndSize(answer.get(), &bytes, &length) < 0) throw_python_error();
   return {bytes, static_cast<size_t>(length)};
 }
 
@@ -297,7 +275,7 @@ std::optional<std::string> launch_kernel(void* kernel, const Binding& binding, i
   const Owned unsupported = from_frontend("Unsupported");
   if (!value || !PyErr_GivenExceptionMatches(value, unsupported.get())) {
     PyErr_Restore(type, value, trace);
-    raise();
+    throw_python_error();
   }
   const Owned owned_type(type), owned_value(value), owned_trace(trace);
   const Owned reason = from_frontend("reason");

@@ -1,6 +1,7 @@
 // Reading and making Python objects.
 #pragma once
 
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/python_headers.h>
 
 #include <utility>
@@ -27,6 +28,31 @@ class Owned {
  private:
   PyObject* object_;
 };
+
+// Holds the GIL, on any thread.
+class WithGil {
+ public:
+  WithGil() : state_(PyGILState_Ensure()) {}
+  WithGil(const WithGil&) = delete;
+  WithGil& operator=(const WithGil&) = delete;
+  ~WithGil() { PyGILState_Release(state_); }
+
+ private:
+  PyGILState_STATE state_;
+};
+
+// Throws the Python error that is set.
+[[noreturn]] inline void throw_python_error() {
+  python_error error;
+  error.persist();
+  throw std::move(error);
+}
+
+// A new reference; null means that a Python error is set, which is thrown.
+inline Owned checked(PyObject* object) {
+  if (!object) throw_python_error();
+  return Owned(object);
+}
 
 // Lets other Python threads run; the scope must not touch Python objects.
 class WithoutGil {

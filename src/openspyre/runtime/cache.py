@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import time
 import warnings
 from collections.abc import Iterator
@@ -24,10 +23,10 @@ from enum import Enum
 from functools import cache
 from pathlib import Path
 
+from openspyre.runtime.whole_file import PARTIAL, write_whole
 from openspyre.settings import settings
 
 _MAGIC = b"SPYRE\0C2"
-_PARTIAL = ".partial"
 _TALLY = ".written"
 _HEADER_BYTES = len(_MAGIC) + 32 + 32
 _BLOCK = 4096
@@ -98,7 +97,7 @@ class ProgramCache:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._trusted():
                 raise PermissionError("the folder belongs to another user")
-            self._write(self._path(key, kind), entry)
+            write_whole(self._path(key, kind), entry)
             if self._written(len(entry)) > self.limit // _SWEEP_PART:
                 self._sweep()
         except OSError as error:
@@ -128,7 +127,7 @@ class ProgramCache:
             OSError: a file cannot be removed.
         """
         removed = self.contents()
-        for path, _ in self._files(*_ENTRIES, _PARTIAL, _TALLY):
+        for path, _ in self._files(*_ENTRIES, PARTIAL, _TALLY):
             path.unlink(missing_ok=True)
         return removed
 
@@ -138,17 +137,6 @@ class ProgramCache:
     def _trusted(self) -> bool:
         """Programs of another user are not run (those of the administrator are)."""
         return self.folder.stat().st_uid in (0, os.getuid())
-
-    def _write(self, path: Path, entry: bytes) -> None:
-        descriptor, partial = tempfile.mkstemp(_PARTIAL, dir=self.folder)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(entry)
-            os.replace(partial, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(partial)
-            raise
 
     def _written(self, size: int) -> int:
         """Bytes that all processes have written since the last sweep, `size` now.
@@ -172,7 +160,7 @@ class ProgramCache:
             taken += _on_disk(status.st_size)
             if taken > aim:
                 path.unlink(missing_ok=True)
-        for path, status in self._files(_PARTIAL):
+        for path, status in self._files(PARTIAL):
             if time.time() - status.st_mtime > _ABANDONED_SECONDS:
                 path.unlink(missing_ok=True)
 

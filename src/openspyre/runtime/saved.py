@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import struct
-import tempfile
 import zlib
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from openspyre.errors import SpyreError
+from openspyre.runtime.whole_file import write_whole
 
 MAGIC = b"SPYRERUN"
 VERSION = 1
@@ -173,15 +171,7 @@ def write_run(run: Run, path: Path) -> int:
     data = _HEAD.pack(MAGIC, VERSION, *lengths, _digest(*lengths, header + packed))
     data += header + packed
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, partial = tempfile.mkstemp(".partial", dir=path.parent)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-        os.replace(partial, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(partial)
-        raise
+    write_whole(path, data)
     return len(data)
 
 
