@@ -7,9 +7,9 @@ nobody waits for its data; a buffer with one slot more is waited for one trip le
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 from openspyre.ir.kernel import Space
 from openspyre.ir.program import (
@@ -21,35 +21,42 @@ from openspyre.ir.program import (
     Place,
     Program,
     Pt,
+    Section,
     Slot,
     SlotDef,
     TileLoop,
     Vec,
 )
 from tests.card.checking import Instr, edited, instructions, with_buffer, without
+from tests.card.meaning import operands
 
 STICK = 128
 
 
-class Mutant(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Mutant:
     kind: str
     what: str
-    program: Program
+    make: Callable[[], Program]
+
+    @property
+    def program(self) -> Program:
+        return self.make()
 
 
 def mutants(program: Program) -> Iterator[Mutant]:
     """All of them, in a fixed order. Some are no programs (the decoder refuses them)."""
     for number, instr in enumerate(instructions(program)):
         name = f"{type(instr).__name__} {number}"
-        yield Mutant("drop", name, without(program, number))
+        yield Mutant("drop", name, partial(without, program, number))
         if isinstance(instr, Copy):
             for axis in moved_together(program, number, instr):
                 weak = without_axis(instr, axis)
-                yield Mutant("weaken", f"{name} axis {axis}", _with(program, number, weak))
+                yield Mutant("weaken", f"{name} axis {axis}", partial(_with, program, number, weak))
         for position, place in enumerate(operands(instr)):
             what = f"{name} operand {position}"
             if place.space is Space.LX:
-                yield Mutant("token", what, _aliased(program, number, instr, position))
+                yield Mutant("token", what, partial(_aliased, program, number, instr, position))
             size = place.dtype.bytes
             kind = "shift" if place.space is Space.LX else "shift on the device"
             for by in (-size, size, -STICK, STICK):
@@ -57,23 +64,12 @@ def mutants(program: Program) -> Iterator[Mutant]:
                     continue
                 shifted, base = moved
                 other = with_operand(instr, position, replace(place, base=base))
-                yield Mutant(kind, f"{what} by {by}", _with(shifted, number, other))
+                yield Mutant(kind, f"{what} by {by}", partial(_with, shifted, number, other))
     yield from _buffers(program)
     yield from _swaps(program)
 
 
 # --- operands -------------------------------------------------------------------------------
-
-
-def operands(instr: Instr) -> list[Place]:
-    """All places of an instruction."""
-    match instr:
-        case Copy():
-            return [instr.source, instr.target, *(i.place for i in instr.indirect)]
-        case Pt():
-            return [instr.a, instr.b, instr.c]
-        case Vec():
-            return [*instr.inputs, *(out.place for out in instr.outputs)]
 
 
 def with_operand(instr: Instr, position: int, place: Place) -> Instr:
@@ -180,7 +176,9 @@ def _buffers(program: Program) -> Iterator[Mutant]:
             def change(old: Buffer) -> Buffer:
                 return replace(old, **fields)
 
-            return Mutant(kind, f"buffer {number} {what}", with_buffer(program, number, change))
+            return Mutant(
+                kind, f"buffer {number} {what}", partial(with_buffer, program, number, change)
+            )
 
         whole = buffer.bytes + -buffer.bytes % STICK
         if buffer.slots == 2:
@@ -201,11 +199,18 @@ def _buffers(program: Program) -> Iterator[Mutant]:
 def _swaps(program: Program) -> Iterator[Mutant]:
     for number, section in enumerate(program.sections):
         for what, body in _swapped(section.body, ""):
-            sections = list(program.sections)
-            sections[number] = replace(section, body=body)
+            swapped = replace(section, body=body)
             yield Mutant(
-                "swap", f"section {number} at {what}", replace(program, sections=tuple(sections))
+                "swap",
+                f"section {number} at {what}",
+                partial(_with_section, program, number, swapped),
             )
+
+
+def _with_section(program: Program, number: int, section: Section) -> Program:
+    sections = list(program.sections)
+    sections[number] = section
+    return replace(program, sections=tuple(sections))
 
 
 def _swapped(body: Sequence[Node], path: str) -> Iterator[tuple[str, tuple[Node, ...]]]:
