@@ -82,7 +82,10 @@ class Miss:
 
 @dataclass
 class Score:
-    """Counts by kind. A mutant that means the same is `excluded`, whether it was refused or not."""
+    """Counts by kind. A mutant that means the same is `excluded`, whether it was refused or not.
+
+    (Of the kinds that move something, refused ones are not asked.)
+    """
 
     exist: Counter[str] = field(default_factory=Counter)
     mutants: Counter[str] = field(default_factory=Counter)
@@ -159,7 +162,8 @@ def _judge(case: Case, mutant: Mutant, original: Original, found: Score) -> None
     kind, program = mutant.kind, mutant.program
     found.mutants[kind] += 1
     refused = case.refused(program)
-    if original.means(program, thorough=not refused):
+    asked = not refused or kind in WHOLE
+    if asked and original.means(program, thorough=not refused):
         found.excluded[kind] += 1
         found.accepted[kind] += not refused
     elif refused:
