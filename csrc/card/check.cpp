@@ -32,12 +32,13 @@ Problems::Problems(const Program& program) : program_(program) {
   }
 }
 
-std::string Problems::name(Instr instr) const {
+std::string Problems::name(Instr instr, int core) const {
   const Node& instruction = node(instr);
   std::string text = "section " + program_.sections[instr.section].name + ", " +
                      name_of(unit_of(instruction)) + " instruction " + std::to_string(instr.node);
   const int origin = origin_of(instruction);
-  return origin < 0 ? text : text + " (" + program_.sources[origin] + ")";
+  if (origin >= 0) text += " (" + program_.sources[origin] + ")";
+  return core < 0 ? text : text + " on core " + std::to_string(core);
 }
 
 std::string Problems::number(Wide byte) {

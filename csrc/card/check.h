@@ -58,8 +58,8 @@ class Problems {
   explicit Problems(const Program& program);
 
   const Node& node(Instr instr) const { return *nodes_[instr.section][instr.node]; }
-  // "section s0, LOAD instruction 3 (linear)"
-  std::string name(Instr instr) const;
+  // "section s0, LOAD instruction 3 (linear) on core 0"; without a core where all do the same.
+  std::string name(Instr instr, int core = -1) const;
 
   // A byte's number; far outside of memory it stops at what 64 bits hold.
   static std::string number(Wide byte);

@@ -149,21 +149,22 @@ class DeviceCheck {
   bool in_bounds(const Move& move) {
     if (move.whole) {
       if (fits(move, move.all.box)) return true;
-      if (move.all.exact) return refuse(move, move.all.box);
-      const auto boxes = device_boxes(*move.copy, slots_, extents_, zeros_[move.object]);
-      return fit(move, boxes);
+      for (int core = 0; core < section_->cores; ++core) {
+        if (!fit(move, ranges_of(*section_, slots_, core), core)) return false;
+      }
+      return true;
     }
     bool good = true;
-    for_each_dynamic(
-        {&move}, [&](int, const Move&, const std::vector<AxisRange>& axes, const Tokens::Issued&) {
-          good = good && fit(move, device_boxes(*move.copy, slots_, axes, zeros_[move.object]));
-        });
+    for_each_dynamic({&move}, [&](int core, const Move&, const std::vector<AxisRange>& axes,
+                                  const Tokens::Issued&) { good = good && fit(move, axes, core); });
     return good;
   }
 
-  bool fit(const Move& move, const std::vector<Box>& boxes) {
+  bool fit(const Move& move, const std::vector<AxisRange>& axes, int core) {
+    if (any_empty(move.copy->axes, axes)) return true;
+    const auto boxes = device_boxes(*move.copy, slots_, axes, zeros_[move.object]);
     return std::all_of(boxes.begin(), boxes.end(),
-                       [&](const Box& box) { return fits(move, box) || refuse(move, box); });
+                       [&](const Box& box) { return fits(move, box) || refuse(move, box, core); });
   }
 
   bool fits(const Move& move, const Box& box) const {
@@ -171,11 +172,11 @@ class DeviceCheck {
     return box.empty() || (box.low() >= span.low && box.high() <= span.high);
   }
 
-  bool refuse(const Move& move, const Box& box) {
+  bool refuse(const Move& move, const Box& box, int core) {
     const Instr instr{number_, move.node->id};
     if (!problems_.is_new(Problems::DeviceBounds, instr)) return false;
     const Span& span = spans_[move.object];
-    problems_.add(problems_.name(instr) + " moves bytes " + Problems::number(box.low()) + " to " +
+    problems_.add(problems_.name(instr, core) + " moves bytes " + Problems::number(box.low()) + " to " +
                   Problems::number(box.high()) + " of " + names_[move.object] +
                   ", which has bytes " + Problems::number(span.low) + " to " +
                   Problems::number(span.high));
@@ -348,7 +349,7 @@ class DeviceCheck {
           if (static_cast<int64_t>(found.size()) >= kMostRuns) too_large();
           found.push_back({run, core, order, &move, issued});
           if (!spans_[object].fresh) return;
-          if (move.reads()) check_written(run, own, move);
+          if (move.reads()) check_written(run, own, move, core);
           if (move.writes() && move.copy->indirect.empty()) own.add(run);
         });
       }
@@ -356,14 +357,14 @@ class DeviceCheck {
     return found;
   }
 
-  void check_written(Run run, const RunSet& own, const Move& move) {
+  void check_written(Run run, const RunSet& own, const Move& move, int core) {
     while (run.low < run.high) {
       const int64_t after =
           std::max(written_[move.object].first_missing(run), own.first_missing(run));
       if (after == run.low) {
         const Instr instr{number_, move.node->id};
         if (problems_.is_new(Problems::Unwritten, instr)) {
-          problems_.add(problems_.name(instr) + " reads byte " + Problems::number(run.low) +
+          problems_.add(problems_.name(instr, core) + " reads byte " + Problems::number(run.low) +
                         " of " + names_[move.object] + ", which nothing has written");
         }
         return;

@@ -134,6 +134,7 @@ class LxCheck {
     const Partition parts(sets.all());
     std::vector<std::vector<Written>> state(cores_.size());
     for (size_t kind = 0; kind < cores_.size(); ++kind) {
+      core_ = cores_[kind];
       state[kind].resize(static_cast<size_t>(parts.parts()));
       for (size_t k = 0; k < kept.size(); ++k) {
         for (int part : parts.of_set(kept[k])) state[kind][part] = kept_[k].written[kind];
@@ -198,7 +199,7 @@ class LxCheck {
     if (!problems_.is_new(Problems::Own, instr)) return;
     const Buffer& buffer = program_.buffers[write.buffer];
     const int64_t at = byte_of(write, parts, part);
-    problems_.add(problems_.name(instr) + " writes byte " + std::to_string(at) + " of LX buffer " +
+    problems_.add(problems_.name(instr, core_) + " writes byte " + std::to_string(at) + " of LX buffer " +
                   buffer.name + " while it " + (other.writes ? "writes" : "reads") +
                   " the same byte as another operand in buffer " +
                   program_.buffers[other.buffer].name);
@@ -242,7 +243,7 @@ class LxCheck {
   void report(Problems::Kind kind, Instr by, const Written& last, const LxAccess& access,
               int64_t at) {
     if (!problems_.is_new(kind, by, last.by)) return;
-    std::string text = problems_.name(by) + " reads byte " + std::to_string(at) + " of LX buffer " +
+    std::string text = problems_.name(by, core_) + " reads byte " + std::to_string(at) + " of LX buffer " +
                        program_.buffers[access.buffer].name;
     switch (kind) {
       case Problems::Unwritten:
@@ -285,6 +286,7 @@ class LxCheck {
   std::vector<int64_t> logical_;            // by double buffer: where its logical bytes are
   std::vector<std::pair<int, int>> lives_;  // of a buffer: first and last section
   std::vector<int> cores_;                  // one of every kind
+  int core_ = 0;                            // the one being looked at
   std::vector<Kept> kept_;
 };
 

@@ -53,6 +53,7 @@ class Recorder {
 
   std::vector<LxAccess> accesses(int core) {
     const Section& section = program_.sections[section_];
+    core_ = core;
     current_.assign(program_.buffers.size(), 0);
     std::vector<AxisRange> ranges = ranges_of(section, slots_, core);
     auto visit = [this](const Node& node, const std::vector<AxisRange>& axes, int64_t trip) {
@@ -168,7 +169,7 @@ class Recorder {
     if (box.low() >= 0 && box.high() <= buffer.bytes) return true;
     const Instr instr{section_, node_->id};
     if (problems_.is_new(Problems::LxBounds, instr)) {
-      problems_.add(problems_.name(instr) + (writes ? " writes" : " reads") + " bytes " +
+      problems_.add(problems_.name(instr, core_) + (writes ? " writes" : " reads") + " bytes " +
                     Problems::number(box.low()) + " to " + Problems::number(box.high()) +
                     " of LX buffer " + buffer.name + ", which has " + std::to_string(buffer.bytes));
     }
@@ -196,6 +197,7 @@ class Recorder {
 
   const Program& program_;
   const int section_;
+  int core_ = 0;
   const int64_t* slots_;
   const std::vector<int64_t>& logical_;
   ByteSets& sets_;

@@ -98,8 +98,8 @@ def test_a_load_that_is_missing() -> None:
     wrong = replace(without(pointwise(64, 64, 4, ["exp"]), 0), sources=("model.py:3",))
     wrong = edited(wrong, lambda _, instr: replace(instr, origin=0))
     assert problem(wrong, TWO) == (
-        "section pointwise, SFU instruction 1 (model.py:3) reads byte 0 of LX buffer b0, "
-        "which nothing has written"
+        "section pointwise, SFU instruction 1 (model.py:3) on core 0 reads byte 0 of LX "
+        "buffer b0, which nothing has written"
     )
 
 
@@ -117,15 +117,15 @@ def test_a_load_of_too_few_columns() -> None:
     )
     wrong = with_section(wrong, 0, lambda s: replace(s, axes=(*s.axes, Axis("few", 62))))
     found = problem(wrong, TWO)
-    assert "STORE instruction 2 reads byte 124 of LX buffer b0" in found
+    assert "STORE instruction 2 on core 0 reads byte 124 of LX buffer b0" in found
 
 
 def test_two_buffers_over_the_same_bytes() -> None:
     """b1 (what exp gives) lies where b0 (x) does."""
     wrong = with_buffer(pointwise(64, 64, 4, ["exp"]), 1, lambda b: replace(b, offset=0))
     assert problem(wrong, TWO) == (
-        "section pointwise, SFU instruction 2 writes byte 0 of LX buffer b1 while it reads the "
-        "same byte as another operand in buffer b0"
+        "section pointwise, SFU instruction 2 on core 0 writes byte 0 of LX buffer b1 while it "
+        "reads the same byte as another operand in buffer b0"
     )
 
 
@@ -158,8 +158,8 @@ def test_a_buffer_that_is_overwritten_before_it_is_read() -> None:
     wrong = with_buffer(right, 1, lambda b: replace(b, offset=896))
     found = problem(wrong, spans)
     assert found.startswith(
-        "section scale, SFU instruction 3 reads byte 0 of LX buffer b1, but section scale, LOAD "
-        "instruction 2 wrote there last, through buffer b0"
+        "section scale, SFU instruction 3 on core 0 reads byte 0 of LX buffer b1, but section "
+        "scale, LOAD instruction 2 wrote there last, through buffer b0"
     )
 
 
@@ -167,7 +167,8 @@ def test_a_buffer_that_is_too_small() -> None:
     wrong = with_buffer(copies(64, 64, 4), 0, lambda b: replace(b, bytes=896))
     found = problem(wrong, TWO)
     assert found.startswith(
-        "section copy, LOAD instruction 1 writes bytes 0 to 1024 of LX buffer b0, which has 896"
+        "section copy, LOAD instruction 1 on core 0 writes bytes 0 to 1024 of LX buffer b0, "
+        "which has 896"
     )
 
 
@@ -180,8 +181,8 @@ def test_a_shifted_operand(base: int, low: int, high: int) -> None:
 
     found = problem(edited(copies(64, 64, 4), shift), TWO)
     assert found == (
-        f"section copy, STORE instruction 2 reads bytes {low} to {high} of LX buffer b0, "
-        "which has 1024"
+        f"section copy, STORE instruction 2 on core 0 reads bytes {low} to {high} of LX "
+        "buffer b0, which has 1024"
     )
 
 
@@ -197,8 +198,8 @@ def test_a_tile_left_from_the_trip_before_last() -> None:
     assert problem(program(2, buffers((1024, 1)), section), spans) == ""
     found = problem(program(2, buffers((1024, 2)), section), spans)
     assert found == (
-        "section parts, STORE instruction 2 reads byte 0 of LX buffer b0 in slot 1, but section "
-        "parts, LOAD instruction 1 wrote it last in slot 0"
+        "section parts, STORE instruction 2 on core 0 reads byte 0 of LX buffer b0 in slot 1, "
+        "but section parts, LOAD instruction 1 wrote it last in slot 0"
     )
 
 
@@ -239,8 +240,14 @@ def test_a_tensor_kept_across_sections() -> None:
 @pytest.mark.parametrize(
     ("spans", "message"),
     [
-        ([(0, MATRIX[1] - 2), MATRIX], "LOAD instruction 1 moves bytes 0 to 8192 of argument 0"),
-        ([MATRIX, (2, MATRIX[1])], "STORE instruction 2 moves bytes 0 to 8192 of argument 1"),
+        (
+            [(0, MATRIX[1] - 2), MATRIX],
+            "LOAD instruction 1 on core 3 moves bytes 6144 to 8192 of argument 0",
+        ),
+        (
+            [MATRIX, (2, MATRIX[1])],
+            "STORE instruction 2 on core 0 moves bytes 0 to 2048 of argument 1",
+        ),
         ([MATRIX, (0, 0)], "which has bytes 0 to 0"),
     ],
 )
@@ -371,7 +378,7 @@ def test_bounds_keep_loads_inside() -> None:
     spans = [(0, 40), (0, 160)]
     assert problem(bounded((Bound(sums, -2, 10),), -8), spans) == ""
     found = problem(bounded((), -8), spans)
-    assert "moves bytes -8 to 44 of argument 0" in found
+    assert "on core 0 moves bytes -8 to 24 of argument 0" in found
     found = problem(bounded((Bound(sums, -1, 10),), -8), spans)
     assert "moves bytes -4 to" in found
     found = problem(bounded((Bound(sums, -2, 11),), -8), spans)
@@ -407,13 +414,14 @@ def test_the_pool_is_written_before_it_is_read() -> None:
     assert problem(pooled(), TWO) == ""
     assert problem(pooled(reads=50), TWO) == ""
     assert problem(pooled(stores=62), TWO) == (
-        "section back, LOAD instruction 1 reads byte 7936 of the pool, which nothing has written"
+        "section back, LOAD instruction 1 on core 1 reads byte 7936 of the pool, which nothing "
+        "has written"
     )
     right = pooled()
     found = problem(replace(right, sections=right.sections[::-1]), TWO)
     assert "reads byte 0 of the pool" in found
     found = problem(replace(right, pool_bytes=8000), TWO)
-    assert "moves bytes 0 to 8192 of the pool, which has bytes 0 to 8000" in found
+    assert "on core 3 moves bytes 6144 to 8192 of the pool, which has bytes 0 to 8000" in found
 
 
 def test_units_are_ordered_by_buffers_alone() -> None:
