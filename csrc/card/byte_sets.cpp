@@ -80,31 +80,64 @@ int64_t run_count(const Box& canonical) {
   return static_cast<int64_t>(count);
 }
 
-void RunSet::add(Run run) {
+// No piece goes over a border at `at`.
+void RunSet::cut(int64_t at) {
+  auto next = pieces_.lower_bound(at);
+  if (next == pieces_.begin()) return;
+  Piece& before = std::prev(next)->second;
+  if (before.high <= at) return;
+  pieces_.emplace_hint(next, at, before);
+  before.high = at;
+}
+
+void RunSet::add(Run run, int number) {
   if (run.low >= run.high) return;
-  auto next = runs_.upper_bound(run.low);
-  if (next != runs_.begin() && std::prev(next)->second >= run.low) {
-    --next;
-    run.low = next->first;
+  cut(run.low);
+  cut(run.high);
+  auto next = pieces_.lower_bound(run.low);
+  while (next != pieces_.end() && next->first < run.high) next = pieces_.erase(next);
+  if (next != pieces_.end() && next->first == run.high && next->second.number == number) {
+    run.high = next->second.high;
+    next = pieces_.erase(next);
   }
-  while (next != runs_.end() && next->first <= run.high) {
-    run.high = std::max(run.high, next->second);
-    next = runs_.erase(next);
+  if (next != pieces_.begin()) {
+    Piece& before = std::prev(next)->second;
+    if (before.high == run.low && before.number == number) {
+      before.high = run.high;
+      return;
+    }
   }
-  runs_.emplace_hint(next, run.low, run.high);
+  pieces_.emplace_hint(next, run.low, Piece{run.high, number});
 }
 
-int64_t RunSet::first_missing(Run run) const {
-  const auto next = runs_.upper_bound(run.low);
-  if (next == runs_.begin()) return run.low;
-  return std::max(run.low, std::min(run.high, std::prev(next)->second));
+int64_t RunSet::first_missing(Run run, int number) const {
+  auto next = pieces_.upper_bound(run.low);
+  if (next != pieces_.begin()) --next;
+  for (; next != pieces_.end() && next->first <= run.low && run.low < run.high; ++next) {
+    if (next->second.high <= run.low) continue;
+    if (next->second.number != number) break;
+    run.low = next->second.high;
+  }
+  return std::min(run.low, run.high);
 }
 
-bool RunSet::covers(Run run) const { return first_missing(run) >= run.high; }
+bool RunSet::covers(Run run, int number) const { return first_missing(run, number) >= run.high; }
+
+int RunSet::number_of(int64_t byte) const {
+  const auto next = pieces_.upper_bound(byte);
+  if (next == pieces_.begin() || std::prev(next)->second.high <= byte) return -1;
+  return std::prev(next)->second.number;
+}
+
+int64_t RunSet::next(int64_t byte) const {
+  if (number_of(byte) >= 0) return byte;
+  const auto found = pieces_.upper_bound(byte);
+  return found == pieces_.end() ? INT64_MAX : found->first;
+}
 
 int64_t RunSet::bytes() const {
   int64_t total = 0;
-  for (const auto& [low, high] : runs_) total += high - low;
+  for (const auto& [low, piece] : pieces_) total += piece.high - low;
   return total;
 }
 

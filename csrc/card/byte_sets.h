@@ -59,17 +59,26 @@ void for_each_run(const Box& box, const Visit& visit) {
 
 int64_t run_count(const Box& canonical);
 
-// Disjoint runs in order.
+// Disjoint runs in order, each with a number: bytes that were added last under this number.
 class RunSet {
  public:
-  void add(Run run);
-  bool covers(Run run) const;
-  // The first byte of the run that is not in the set; run.high if all are.
-  int64_t first_missing(Run run) const;
+  void add(Run run, int number = 0);
+  bool covers(Run run, int number = 0) const;
+  // The first byte of the run that is not in the set under the number; run.high if all are.
+  int64_t first_missing(Run run, int number = 0) const;
+  // The number of a byte; -1 if it is not in the set.
+  int number_of(int64_t byte) const;
+  // The first byte in the set from a byte on; INT64_MAX if there is none.
+  int64_t next(int64_t byte) const;
   int64_t bytes() const;
 
  private:
-  std::map<int64_t, int64_t> runs_;  // low to high
+  struct Piece {
+    int64_t high;
+    int number;
+  };
+  void cut(int64_t at);
+  std::map<int64_t, Piece> pieces_;  // by their first byte
 };
 
 }  // namespace spyre

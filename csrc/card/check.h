@@ -6,6 +6,8 @@
 //    contents mean nothing before the launch.
 //  - No argument is stored to that is only read; as many bytes of every other one are stored as the
 //    user's ops write.
+//  - A load through the slot of a tensor in the pool finds the bytes that were stored through this
+//    slot last.
 //  - A read through an LX buffer finds the bytes that were written through this buffer last, in
 //    the slot that was written last.
 //  - No instruction writes bytes of LX that it reads or writes as another operand, but a vector

@@ -60,6 +60,7 @@ class DeviceCheck {
     for (size_t i = 0; i < arguments.size(); ++i) names_[i] = "argument " + std::to_string(i);
     for (size_t i = 0; i < program.slots.size(); ++i) {
       const SlotDef& slot = program.slots[i];
+      tensors_.push_back(tensor_of(i));
       if (slot.given == Given::Pool) zeros_[pool_] = slots[i];
       if (slot.given != Given::Address) continue;
       zeros_[slot.number] = slots[i];
@@ -85,6 +86,25 @@ class DeviceCheck {
                        [this](const Move& move) { return !may_write(move) || !in_bounds(move); }),
         moves.end());
     for (int object = 0; object <= pool_; ++object) check_object(moves, object);
+  }
+
+  // Of a slot: that of the tensor in the pool whose address it is computed from; -1 if of none.
+  int tensor_of(size_t number) const {
+    const SlotDef& slot = program_.slots[number];
+    if (slot.given == Given::Pool) return static_cast<int>(number);
+    for (const CalcStep& step : slot.formula) {
+      if (step.calc != Calc::Slot || tensors_[step.operand] < 0) continue;
+      const bool pool = program_.slots[step.operand].given == Given::Pool;
+      return pool ? static_cast<int>(number) : tensors_[step.operand];
+    }
+    return -1;
+  }
+
+  // What tells tensors apart that lie in one object.
+  int tensor(const Copy& copy) const {
+    const Place& place = copy.device();
+    const bool named = place.argument < 0 && place.base.slot;
+    return named ? std::max(tensors_[place.base.number], 0) : 0;
   }
 
   void find_reads(const std::vector<Node>& body) {
@@ -176,8 +196,8 @@ class DeviceCheck {
     const Instr instr{number_, move.node->id};
     if (!problems_.is_new(Problems::DeviceBounds, instr)) return false;
     const Span& span = spans_[move.object];
-    problems_.add(problems_.name(instr, core) + " moves bytes " + Problems::number(box.low()) + " to " +
-                  Problems::number(box.high()) + " of " + names_[move.object] +
+    problems_.add(problems_.name(instr, core) + " moves bytes " + Problems::number(box.low()) +
+                  " to " + Problems::number(box.high()) + " of " + names_[move.object] +
                   ", which has bytes " + Problems::number(span.low) + " to " +
                   Problems::number(span.high));
     return false;
@@ -282,18 +302,19 @@ class DeviceCheck {
 
   bool written_before(const Move& reader) const {
     if (!reader.whole) return false;
-    if (covered(reader.object, reader.all.box)) return true;
+    if (covered(reader, reader.all.box)) return true;
     if (reader.all.exact) return false;
     const auto boxes = device_boxes(*reader.copy, slots_, extents_, zeros_[reader.object]);
     return std::all_of(boxes.begin(), boxes.end(),
-                       [&](const Box& box) { return covered(reader.object, box); });
+                       [&](const Box& box) { return covered(reader, box); });
   }
 
-  bool covered(int object, const Box& box) const {
+  bool covered(const Move& reader, const Box& box) const {
     const Box one = box.canonical();
     if (run_count(one) > kMostRuns) too_large();
     bool all = true;
-    for_each_run(one, [&](Run run) { all = all && written_[object].covers(run); });
+    const RunSet& written = written_[reader.object];
+    for_each_run(one, [&](Run run) { all = all && written.covers(run, tensor(*reader.copy)); });
     return all;
   }
 
@@ -302,7 +323,7 @@ class DeviceCheck {
     auto add = [&](const Box& box) {
       const Box one = box.canonical();
       if (run_count(one) > kMostRuns) too_large();
-      for_each_run(one, [&](Run run) { written_[writer.object].add(run); });
+      for_each_run(one, [&](Run run) { written_[writer.object].add(run, tensor(*writer.copy)); });
     };
     if (writer.whole) {
       for (const Box& box : device_boxes(*writer.copy, slots_, extents_, zero)) add(box);
@@ -350,7 +371,7 @@ class DeviceCheck {
           found.push_back({run, core, order, &move, issued});
           if (!spans_[object].fresh) return;
           if (move.reads()) check_written(run, own, move, core);
-          if (move.writes() && move.copy->indirect.empty()) own.add(run);
+          if (move.writes() && move.copy->indirect.empty()) own.add(run, tensor(*move.copy));
         });
       }
     });
@@ -358,18 +379,51 @@ class DeviceCheck {
   }
 
   void check_written(Run run, const RunSet& own, const Move& move, int core) {
+    const RunSet& before = written_[move.object];
     while (run.low < run.high) {
+      const int64_t border = own.next(run.low);
       const int64_t after =
-          std::max(written_[move.object].first_missing(run), own.first_missing(run));
+          border == run.low
+              ? own.first_missing(run, tensor(*move.copy))
+              : before.first_missing({run.low, std::min(run.high, border)}, tensor(*move.copy));
       if (after == run.low) {
         const Instr instr{number_, move.node->id};
         if (problems_.is_new(Problems::Unwritten, instr)) {
           problems_.add(problems_.name(instr, core) + " reads byte " + Problems::number(run.low) +
-                        " of " + names_[move.object] + ", which nothing has written");
+                        " of " + names_[move.object] + instead(run.low, own, *move.copy));
         }
         return;
       }
       run.low = after;
+    }
+  }
+
+  // What a copy finds at a byte that is not its tensor's.
+  std::string instead(int64_t byte, const RunSet& own, const Copy& copy) const {
+    const int found =
+        own.number_of(byte) >= 0 ? own.number_of(byte) : written_[object_of(copy)].number_of(byte);
+    if (found < 0) return ", which nothing has written";
+    return " as a part of " + program_.slots[tensor(copy)].name + ", but " +
+           problems_.name(last_store(found)) + " wrote there last, as a part of " +
+           program_.slots[found].name;
+  }
+
+  // To a tensor in the pool, up to the section being checked.
+  Instr last_store(int to) const {
+    Instr last;
+    for (int s = 0; s <= number_; ++s) find_store(program_.sections[s].body, s, to, &last);
+    return last;
+  }
+
+  void find_store(const std::vector<Node>& body, int section, int to, Instr* last) const {
+    for (const Node& node : body) {
+      if (const auto* loop = std::get_if<TileLoop>(&node.form)) {
+        find_store(loop->body, section, to, last);
+      }
+      const auto* copy = std::get_if<Copy>(&node.form);
+      if (copy && !copy->is_load() && object_of(*copy) == pool_ && tensor(*copy) == to) {
+        *last = {section, node.id};
+      }
     }
   }
 
@@ -427,6 +481,7 @@ class DeviceCheck {
   Problems& problems_;
   std::vector<int64_t> zeros_;  // by object: its address
   std::vector<std::string> names_;
+  std::vector<int> tensors_;     // by slot: see tensor_of
   std::vector<RunSet> written_;  // by object: what earlier sections have stored
   std::vector<Stored> stored_;   // by object
 

@@ -199,10 +199,10 @@ class LxCheck {
     if (!problems_.is_new(Problems::Own, instr)) return;
     const Buffer& buffer = program_.buffers[write.buffer];
     const int64_t at = byte_of(write, parts, part);
-    problems_.add(problems_.name(instr, core_) + " writes byte " + std::to_string(at) + " of LX buffer " +
-                  buffer.name + " while it " + (other.writes ? "writes" : "reads") +
-                  " the same byte as another operand in buffer " +
-                  program_.buffers[other.buffer].name);
+    problems_.add(
+        problems_.name(instr, core_) + " writes byte " + std::to_string(at) + " of LX buffer " +
+        buffer.name + " while it " + (other.writes ? "writes" : "reads") +
+        " the same byte as another operand in buffer " + program_.buffers[other.buffer].name);
   }
 
   // Of the buffer: the first byte that the access and a part have in common.
@@ -243,8 +243,8 @@ class LxCheck {
   void report(Problems::Kind kind, Instr by, const Written& last, const LxAccess& access,
               int64_t at) {
     if (!problems_.is_new(kind, by, last.by)) return;
-    std::string text = problems_.name(by, core_) + " reads byte " + std::to_string(at) + " of LX buffer " +
-                       program_.buffers[access.buffer].name;
+    std::string text = problems_.name(by, core_) + " reads byte " + std::to_string(at) +
+                       " of LX buffer " + program_.buffers[access.buffer].name;
     switch (kind) {
       case Problems::Unwritten:
         text += ", which nothing has written";

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -422,6 +423,56 @@ def test_the_pool_is_written_before_it_is_read() -> None:
     assert "reads byte 0 of the pool" in found
     found = problem(replace(right, pool_bytes=8000), TWO)
     assert "on core 3 moves bytes 6144 to 8192 of the pool, which has bytes 0 to 8000" in found
+
+
+def in_turns(*, second: bool = True, at: int = 0) -> Program:
+    """x to t and back, then x to u, which has t's place in the pool (or lies behind), and back."""
+    made = pooled()
+    pool = len(made.slots) - 1
+    slots = [
+        SlotDef(Given.FORMULA, 0, ((Calc.SLOT, pool), (Calc.CONST, place), (Calc.ADD, 0)), name)
+        for name, place in (("t", 0), ("u", at))
+    ]
+
+    def through(slot: Slot, origin: int, instr: Instr) -> Instr:
+        assert isinstance(instr, Copy)
+        places = [
+            replace(p, base=slot) if p.buffer < 0 and p.argument < 0 else p
+            for p in (instr.source, instr.target)
+        ]
+        return replace(instr, source=places[0], target=places[1], origin=origin)
+
+    sections: list[Section] = []
+    for number, name in enumerate("tu"):
+        change = partial(through, Slot(pool + 1 + number), number)
+        found = edited(made, lambda _, instr, change=change: change(instr)).sections
+        sections += [replace(s, name=f"{s.name} {name}") for s in found]
+    if not second:
+        del sections[2]
+    return replace(
+        made,
+        slots=(*made.slots, *slots),
+        sections=tuple(sections),
+        pool_bytes=8192 + at,
+        sources=("model.py:1", "model.py:2"),
+    )
+
+
+def test_tensors_that_take_turns_in_the_pool_are_told_apart() -> None:
+    """Without its store, u's load finds what t has left."""
+    assert problem(in_turns(), TWO) == ""
+    assert problem(in_turns(at=8192), TWO) == ""
+    assert problem(in_turns(second=False), TWO) == (
+        "section back u, LOAD instruction 1 (model.py:2) on core 0 reads byte 0 of the pool as a "
+        "part of u, but section out t, STORE instruction 2 (model.py:1) wrote there last, as a "
+        "part of t"
+    )
+    assert "byte 8192 of the pool, which nothing" in problem(in_turns(second=False, at=8192), TWO)
+    over = problem(in_turns(at=4096), TWO)
+    assert over == ""  # t is dead where u begins
+    sections = in_turns(at=4096).sections
+    late = replace(in_turns(at=4096), sections=(*sections, sections[1]))
+    assert "reads byte 4096 of the pool as a part of t, but section out u" in problem(late, TWO)
 
 
 def test_units_are_ordered_by_buffers_alone() -> None:

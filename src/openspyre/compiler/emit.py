@@ -203,7 +203,7 @@ class _StepEmitter:
         row = self.kernel.residency.get(tensor.name)
         if row is None or row.space is not Space.DEVICE:
             raise BrokenInvariant(f"{tensor.name} has no place in device memory")
-        return self.slots.pool(offset + row.offset)
+        return self.slots.pool(tensor.name, row.offset, offset)
 
     def indirect(self, op: Op, lookup: Lookup, by: Expr, clamp: bool) -> Indirect:
         place = self.source(op, "", lookup)

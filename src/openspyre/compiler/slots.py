@@ -43,9 +43,14 @@ class SlotTable:
         base = self._given(Given.ADDRESS, self.argument_numbers[tensor], tensor)
         return self._plus(base, offset, tensor)
 
-    def pool(self, offset: Expr) -> Value:
-        """The address of the launch's pool plus bytes."""
-        return self._plus(self._given(Given.POOL, 0, "pool"), offset, "pool")
+    def pool(self, tensor: str, start: int, offset: Expr) -> Value:
+        """The address of a tensor in the launch's pool plus bytes.
+
+        Tensors have slots of their own, also where they take turns at one place.
+        """
+        pool = self._given(Given.POOL, 0, "pool")
+        formula = ((Calc.SLOT, pool.index), (Calc.CONST, start), (Calc.ADD, 0))
+        return self._plus(self._define(("pool", tensor), formula, tensor), offset, tensor)
 
     def _plus(self, base: Slot, offset: Expr, name: str) -> Value:
         if offset.constant == 0:

@@ -25,7 +25,9 @@ always a legal order.
 A right program means the same in every legal order; `csrc/card/check.h` proves it. So a read
 through a buffer finds bytes that were last written through this buffer, in the slot written last,
 and an instruction writes no byte of LX that it reads as another operand (a vector instruction may
-store every point where it read it).
+store every point where it read it). Tensors in the pool are told apart by their slots: a slot whose
+formula names the pool's is a tensor's address, and what is loaded through it (or a slot computed
+from it) was last stored through it.
 
 Operands. A place is base + sum over axes of coefficient x coordinate, in bytes. The coordinate is
 absolute (ABSOLUTE), relative to the core's low (CORE), or relative to the start of the current
