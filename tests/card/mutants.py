@@ -28,7 +28,7 @@ from openspyre.ir.program import (
     Vec,
 )
 from tests.card.checking import Instr, edited, instructions, with_buffer, without
-from tests.card.meaning import operands
+from tests.card.operands import operands
 
 STICK = 128
 

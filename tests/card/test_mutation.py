@@ -35,7 +35,7 @@ from tests.card.hand_programs import (
     pointwise,
     program,
 )
-from tests.card.meaning import NotEqual, Original, hazard, meaning
+from tests.card.meaning import Original, hazard, meaning
 from tests.card.mutants import mutants
 from tests.card.mutation import (
     REGIONS,
@@ -48,6 +48,7 @@ from tests.card.mutation import (
     scored,
     scores,
 )
+from tests.card.order import NotEqual
 from tests.results import write_result
 
 LEAST = 0.99
