@@ -264,7 +264,11 @@ Work work_of(const Vec& vec, const std::vector<AxisRange>& ranges, const int64_t
     cycles +=
         op_row(op.code)->transcendental ? points / spec.sfu_transcendental_rate * clock : pass;
   }
-  const int lane_axis = vec.axes.empty() ? -1 : vec.axes.back();
+  // An axis of one point fills no lanes: the one before it does.
+  int lane_axis = -1;
+  for (int axis : vec.axes) {
+    if (ranges[axis].count() > 1) lane_axis = axis;
+  }
   for (const VecOut& out : vec.outputs) {
     if (out.reduce == Reduce::None) continue;
     ops += 1;

@@ -13,9 +13,14 @@ from openspyre.frontend import composites
 
 # Inductor settings for graphs that touch the card; the user's own options win over them.
 # Short reductions stay reductions instead of becoming chains of loads and adds. Convolutions choose
-# the strides of their results themselves.
+# the strides of their results themselves. Nests stay in the order of their lowering, which lets
+# the units overlap; which buffers live at a time is for our own stages to decide.
 PATCH: Mapping[str, Any] = MappingProxyType(
-    {"unroll_reductions_threshold": 1, "layout_optimization": False}
+    {
+        "unroll_reductions_threshold": 1,
+        "layout_optimization": False,
+        "reorder_for_peak_memory": False,
+    }
 )
 
 
