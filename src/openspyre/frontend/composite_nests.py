@@ -136,7 +136,8 @@ class _Rows:
         self.result = [*batch, heads, rows, value.get_size()[-1]]
         self.value, self.may_be_empty = value, mask is not None
         same_heads = V.graph.sizevars.statically_known_equals(heads, shared)
-        self.of_group = lambda h: h if same_heads else FloorDiv(h, FloorDiv(heads, shared))
+        group = FloorDiv(heads, shared) if not same_heads else 1
+        self.of_group: Callable[[Any], Any] = lambda h: h if same_heads else FloorDiv(h, group)
         q, k = query.make_loader(), key.make_loader()
 
         def factors(index: Index, r: Index) -> tuple[Any, Any]:
