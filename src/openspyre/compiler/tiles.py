@@ -414,7 +414,8 @@ class _Builder:
         if parts is None:
             return None
         narrow = looped and dtype is not DType.F32
-        foreign = dtype not in (DType.F32, self.kernel.tensors[parts.a.tensor].dtype)
+        operands = self.kernel.tensors[parts.a.tensor].dtype
+        foreign = dtype.is_fp8 or dtype not in (DType.F32, operands)
         return DType.F32 if narrow or foreign or not self.stick_is_last(op, parts) else None
 
     def stick_is_last(self, op: Op, parts: Contraction) -> bool:
