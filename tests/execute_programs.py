@@ -52,10 +52,16 @@ def from_bf16(bits: Array) -> Array:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
+def to_fp8(values: Array, dtype: DType) -> Array:
+    """The codes of values, to nearest even; what is too large saturates where torch does."""
+    most = 448.0 if dtype is DType.F8E4M3 else np.inf
+    return FP8[dtype].encode(np.clip(values, -most, most)).astype(np.uint8)
+
+
 def stored(values: Array, dtype: DType) -> Array:
     """The bytes of values in a dtype, as an array of its storage type."""
     if dtype in FP8:
-        return FP8[dtype].encode(values).astype(np.uint8)
+        return to_fp8(values, dtype)
     return to_bf16(values) if dtype is DType.BF16 else np.asarray(values).astype(STORAGE[dtype])
 
 

@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import pytest
 
-from openspyre.card.formats import FP8_143, FP8_152
 from openspyre.ir.kernel import DType
 from tests.card.probe import (
     CLASSES,
@@ -26,9 +25,9 @@ from tests.card.probe import (
     ulps,
     values,
 )
+from tests.execute_programs import FP8, to_fp8
 
 DTYPES = tuple(DType)
-FP8 = {DType.F8E4M3: FP8_143, DType.F8E5M2: FP8_152}
 CLASS = {DType.F32: np.float32, DType.I64: np.int64, DType.I32: np.int32, DType.BOOL: np.bool_}
 
 
@@ -53,7 +52,7 @@ def stored(dtype: DType, x: Array) -> Array:
         if dtype is DType.BF16:
             return to_bf16(x)
         if dtype in FP8:
-            return FP8[dtype].encode(x).astype(np.uint8)
+            return to_fp8(x, dtype)
         return (x != 0).astype(np.uint8) if dtype is DType.BOOL else x.astype(STORAGE[dtype])
 
 
@@ -182,7 +181,7 @@ def test_fp8_rounds_to_nearest_even(dtype: DType) -> None:
     for start in range(0, len(near), LANES):
         part = near[start : start + LANES].astype(np.float32)
         got = same_on_every_isa(lambda isa: run_store(isa, dtype, part))  # noqa: B023
-        assert np.array_equal(got, FP8[dtype].encode(part).astype(np.uint8))
+        assert np.array_equal(got, to_fp8(part, dtype))
 
 
 def run_store(isa: str, dtype: DType, x: Array) -> Array:

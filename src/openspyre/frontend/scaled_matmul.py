@@ -21,7 +21,6 @@ aten = torch.ops.aten
 Box = Any
 F32 = torch.float32
 FP8 = frozenset({torch.float8_e4m3fn, torch.float8_e5m2})
-LARGEST = torch.finfo(torch.float8_e4m3fn).max
 _BY_TENSOR, _BY_ROW = 0, 1  # torch.nn.functional.ScalingType
 
 
@@ -130,8 +129,6 @@ def _product(
         result = lowerings[aten.add](result, to_dtype(bias, F32))
     if divisor is not None:
         result = lowerings[aten.div](result, _as_matrix(to_dtype(divisor, F32)))
-    if dtype == torch.float8_e4m3fn:  # saturates, unlike a conversion
-        result = lowerings[aten.clamp](result, -LARGEST, LARGEST)
     return to_dtype(result, dtype)
 
 

@@ -123,9 +123,9 @@ def _bfloat16(values: Array) -> Array:
     return kept.view(np.float32).reshape(np.shape(values))
 
 
-# Fraction bits, bias, the code of the NaN (1-4-3) or infinity (1-5-2).
+# Fraction bits, bias, the code of what is too large.
 _FP8: Mapping[DType, tuple[int, int, int]] = MappingProxyType(
-    {DType.F8E4M3: (3, 7, 0x7F), DType.F8E5M2: (2, 15, 0x7C)}
+    {DType.F8E4M3: (3, 7, 0x7E), DType.F8E5M2: (2, 15, 0x7C)}
 )
 
 
@@ -149,7 +149,8 @@ def fp8_values(codes: Array, dtype: DType) -> Array:
     exponent, steps = rest >> fraction, rest & ((1 << fraction) - 1)
     steps = steps + np.where(exponent == 0, 0, 1 << fraction)
     size = np.ldexp(steps.astype(np.float64), np.maximum(exponent, 1) - bias - fraction)
-    size = np.where(rest < limit, size, np.inf if dtype is DType.F8E5M2 else np.nan)
+    if dtype is DType.F8E5M2:
+        size = np.where(rest == limit, np.inf, size)
     size = np.where(rest > limit, np.nan, size)
     return np.asarray(np.where(codes & 0x80, -size, size), np.float32)
 
