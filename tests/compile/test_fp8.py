@@ -112,7 +112,9 @@ FUNCTIONS: dict[str, Function] = {
     "mul": lambda x: x * x.flip(0),
     "fill": lambda x: torch.full_like(x, 1.5),
     "through": lambda x: (x.half() * 3).to(x.dtype),
-    "quantised": lambda x: (x.float() / x.float().nan_to_num().clamp(-9, 9).abs().amax()).to(x.dtype),
+    "quantised": lambda x: (x.float() / x.float().nan_to_num().clamp(-9, 9).abs().amax()).to(
+        x.dtype
+    ),
 }
 
 
@@ -133,7 +135,9 @@ def test_growing_sizes_and_mutation() -> None:
     compiled = torch.compile(lambda x: x.to(E4), dynamic=True)
     for n in (1, 2, 127, 128, 129, 1000):
         x = tensor(n)
-        assert torch.equal(compiled(x.to("spyre")).cpu().view(torch.uint8), x.to(E4).view(torch.uint8))
+        assert torch.equal(
+            compiled(x.to("spyre")).cpu().view(torch.uint8), x.to(E4).view(torch.uint8)
+        )
 
     def store(into: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         into[2:5] = x.to(into.dtype)
@@ -150,17 +154,6 @@ def test_printing() -> None:
     x = codes(E4)[40:60]
     assert repr(x.to("spyre")).split(", device")[0] == repr(x).split(", dtype")[0]
     assert "float8_e4m3fn" in repr(x.to("spyre"))
-
-
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fnuz, torch.float8_e5m2fnuz], ids=str)
-def test_other_fp8_is_refused_or_runs_on_the_cpu(dtype: torch.dtype) -> None:
-    x = torch.ones(3).to(dtype)
-    with pytest.raises(Exception, match=f"of dtype {dtype}"):
-        torch.compile(lambda x: x.float() + 1)(x.to("spyre"))
-    here = x.to("spyre")
-    torch.spyre.reset_fallbacks()
-    assert torch.equal(torch.cat([here, here]).float().cpu(), torch.cat([x, x]).float())
-    assert list(torch.spyre.fallbacks()) == ["aten::cat.out"]
 
 
 # --- products ------------------------------------------------------------------------------------
@@ -195,13 +188,16 @@ def agree(function: Function, *args: torch.Tensor) -> None:
 @pytest.mark.parametrize("nk", [False, True])
 @pytest.mark.parametrize("kinds", list(itertools.product(FP8, FP8)), ids=str)
 def test_scaled_mm(kinds: tuple[torch.dtype, torch.dtype], by_row: bool, nk: bool) -> None:
-    for n, (shape, out) in enumerate(zip(SHAPES, itertools.cycle([*FLOATS, None]))):
+    number = 4 * FP8.index(kinds[0]) + 2 * FP8.index(kinds[1]) + by_row + nk
+    for n in (number, number + 1):  # each shape, result and bias with some of the others
+        shape, out, bias = SHAPES[n % 5], [*FLOATS, None][n % 4], [*FLOATS, None][n // 2 % 4]
         args = operands(shape, *kinds, by_row=by_row, nk=nk)
-        bias = tensor(shape[2], seed=4).to(FLOATS[n % 3])
-        agree(lambda a, b, s, t: torch._scaled_mm(a, b, s, t, out_dtype=out), *args)  # noqa: B023
+        if bias is None:
+            agree(lambda a, b, s, t: torch._scaled_mm(a, b, s, t, out_dtype=out), *args)  # noqa: B023
+            continue
         agree(
             lambda a, b, s, t, c: torch._scaled_mm(a, b, s, t, bias=c, out_dtype=out),  # noqa: B023
-            *args, bias,
+            *args, tensor(shape[2], seed=4).to(bias),
         )  # fmt: skip
 
 
@@ -241,16 +237,18 @@ def test_what_the_cpu_refuses_is_refused() -> None:
         here = [x.to("spyre") for x in args]
         with pytest.raises((RuntimeError, ValueError)) as wanted:
             torch._scaled_mm(*args)
-        with pytest.raises(type(wanted.value), match="shapes cannot|Invalid scaling"):
+        with pytest.raises(type(wanted.value), match=r"shapes cannot|Invalid scaling"):
             torch._scaled_mm(*here)
-        with pytest.raises(Exception, match="shapes cannot|Invalid scaling|scale tensors must|float"):
+        with pytest.raises(Exception, match=r"shapes cannot|Invalid scaling"):
             torch.compile(torch._scaled_mm)(*here)
 
 
 def test_the_kernel_multiplies_codes() -> None:
     """PT takes fp8 operands, and no wider copy of them is made."""
     args = operands((64, 256, 128), E4, E5, by_row=False, nk=True)
-    code = generated(lambda a, b, s, t: torch._scaled_mm(a, b, s, t, out_dtype=torch.float16), *args)
+    code = generated(
+        lambda a, b, s, t: torch._scaled_mm(a, b, s, t, out_dtype=torch.float16), *args
+    )
     assert fallbacks_in(code) == []
     (kernel,) = kernels_in(code)
     assert [t.dtype.value for t in kernel.tensors.values()][:2] == ["f8e4m3", "f8e5m2"]

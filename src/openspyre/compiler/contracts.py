@@ -1,8 +1,8 @@
 """CONTRACT in the one form that the PT takes, everything else as the op that it really is.
 
-Canonical: mul(Load a, Load b) of one float dtype (or of fp8 of both kinds), unguarded, without lookups; a dim of the result
-occurs in a (m), in b (n) or in both (batch); every reduced dim (k) occurs in both; there is at
-least one n and one k.
+Canonical: mul(Load a, Load b) of one float dtype (or each of fp8, of either kind), unguarded,
+without lookups; a dim of the result occurs in a (m), in b (n) or in both (batch); every reduced
+dim (k) occurs in both; there is at least one n and one k.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ space it evaluates one scalar expression and stores it (or combines it into a re
 it is immutable; a stage returns a new Kernel (`dataclasses.replace`).
 
 Arithmetic. A value is of one of four compute classes: f32 (every float dtype widens to it), i64,
-i32 (wraps at 32 bits) and bool. A load of f16 or fp8 gives an f32 value, exactly. Rounding to a narrow
-float happens where the expression says `cast` to it and where a narrow tensor is stored,
+i32 (wraps at 32 bits) and bool. A load of f16 or fp8 gives an f32 value, exactly. Rounding to a
+narrow float happens where the expression says `cast` to it and where a narrow tensor is stored,
 nowhere else (numerics `ieee`). The same holds for int8, int16 and uint8 (wrap on cast, store).
 """
 
