@@ -104,6 +104,38 @@ def test_tails(card: SoftwareCard, dtype: DType, b_is_nk: bool) -> None:
         check(outcome(card, prog, a, given, sizes[:2], dtype), a, b, dtype, dtype)
 
 
+FP8 = (DType.F8E4M3, DType.F8E5M2)
+
+
+def test_fp8_multiplies_with_nothing_else_and_is_no_result(card: SoftwareCard) -> None:
+    sizes = (2, 3, 4)
+    for wrong in (
+        matmul(sizes, DType.F8E4M3, DType.F32, right=DType.F16),
+        matmul(sizes, DType.F8E4M3, DType.F8E4M3),
+    ):
+        with pytest.raises(InvalidProgram, match="matmul"):
+            card.load_program(wrong)
+
+
+@pytest.mark.parametrize("left", FP8)
+@pytest.mark.parametrize("right", FP8)
+@pytest.mark.parametrize("b_is_nk", [False, True])
+def test_fp8_operands_of_both_kinds(
+    card: SoftwareCard, left: DType, right: DType, b_is_nk: bool
+) -> None:
+    for sizes in itertools.product((1, 7), (1, 16, 65, 130), (1, 3, 64, 67, 200)):
+        (a, _), (_, b) = operands(sizes, left), operands(sizes, right, 1)
+        given = np.ascontiguousarray(b.T) if b_is_nk else b
+        wide = [stored(widened(x, kind), DType.F16) for x, kind in ((a, left), (b, right))]
+        want = outcome(card, matmul(sizes, DType.F16, DType.F32), *wide, sizes[:2], DType.F32)
+        for out, tiles in itertools.product((DType.F32, DType.F16), ((0, 0, 0), (3, 16, 0))):
+            prog = matmul(sizes, left, out, b_is_nk=b_is_nk, right=right, tiles=tiles)
+            got = outcome(card, prog, a, given, sizes[:2], out)
+            assert got.tobytes() == stored(want, out).tobytes()
+        prog = matmul(sizes, left, DType.F32, b_is_nk=b_is_nk, right=right, tiles=(0, 0, 48))
+        assert outcome(card, prog, a, given, sizes[:2], DType.F32).tobytes() == want.tobytes()
+
+
 @pytest.mark.parametrize("sizes", [(0, 5, 6), (5, 0, 6), (0, 0, 0)])
 def test_no_elements(card: SoftwareCard, sizes: tuple[int, int, int]) -> None:
     a, b = operands(sizes, DType.F16)
@@ -333,35 +365,3 @@ def test_infinities_and_nans_stay_in_their_rows(card: SoftwareCard) -> None:
     assert np.isinf(got[5]).all()
     rest = np.delete(got, [2, 5], 0)
     assert np.isfinite(rest).all()
-
-
-FP8 = (DType.F8E4M3, DType.F8E5M2)
-
-
-@pytest.mark.parametrize("left", FP8)
-@pytest.mark.parametrize("right", FP8)
-@pytest.mark.parametrize("b_is_nk", [False, True])
-def test_fp8_operands_of_both_kinds(
-    card: SoftwareCard, left: DType, right: DType, b_is_nk: bool
-) -> None:
-    for sizes in itertools.product((1, 7), (1, 16, 65, 130), (1, 3, 64, 67, 200)):
-        (a, _), (_, b) = operands(sizes, left), operands(sizes, right, 1)
-        given = np.ascontiguousarray(b.T) if b_is_nk else b
-        wide = [stored(widened(x, kind), DType.F16) for x, kind in ((a, left), (b, right))]
-        want = outcome(card, matmul(sizes, DType.F16, DType.F32), *wide, sizes[:2], DType.F32)
-        for out, tiles in itertools.product((DType.F32, DType.F16), ((0, 0, 0), (3, 16, 0))):
-            prog = matmul(sizes, left, out, b_is_nk=b_is_nk, right=right, tiles=tiles)
-            got = outcome(card, prog, a, given, sizes[:2], out)
-            assert got.tobytes() == stored(want, out).tobytes()
-        prog = matmul(sizes, left, DType.F32, b_is_nk=b_is_nk, right=right, tiles=(0, 0, 48))
-        assert outcome(card, prog, a, given, sizes[:2], DType.F32).tobytes() == want.tobytes()
-
-
-def test_fp8_multiplies_with_nothing_else_and_is_no_result(card: SoftwareCard) -> None:
-    sizes = (2, 3, 4)
-    for wrong in (
-        matmul(sizes, DType.F8E4M3, DType.F32, right=DType.F16),
-        matmul(sizes, DType.F8E4M3, DType.F8E4M3),
-    ):
-        with pytest.raises(InvalidProgram, match="matmul"):
-            card.load_program(wrong)
