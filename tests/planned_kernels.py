@@ -17,6 +17,11 @@ MAPS = {
         output z: f8e5m2[130, 7]
         op a map i0:130 i1:7
           z[i0, i1] <- f8e5m2(f8e4m3(x[i0, i1] * 1.7))
+        step s0: a
+          axes i0:130 i1:7
+          bind a: i0=i0 i1=i1
+          loops i0/40
+        division s0: i0 parts 3 stride 1 granule 1
         """,
     "broadcast, uneven parts, tiles with a tail": """
         arguments x y z
