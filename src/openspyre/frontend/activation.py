@@ -44,8 +44,10 @@ def install_compile_hook() -> None:
         if touches_card(model, inputs):
             # Before AOTAutograd, so that our lowerings exist for the first graph of a process.
             import openspyre.frontend.scheduling  # noqa: F401
+            from openspyre.frontend.sources import keyed_by_lines
 
-            config_patches = {**PATCH, **self.config, **(config_patches or {})}
+            chosen = {**PATCH, **self.config, **(config_patches or {})}
+            config_patches = keyed_by_lines(model, chosen)
         return stock(self, model, inputs, config_patches=config_patches)
 
     wrapper.__call__ = call  # type: ignore[method-assign]
