@@ -16,7 +16,7 @@ from openspyre.compiler.residency import place
 from openspyre.ir.interpret import interpret, symbol_block
 from openspyre.ir.kernel import DType, Kernel, Role, Tensor
 from openspyre.ir.program import Program
-from openspyre.ir.reference import STORAGE, cast, evaluate
+from openspyre.ir.reference import STORAGE, cast, evaluate, fp8_codes, fp8_values
 from openspyre.ir.text import contiguous_strides
 from openspyre.numerics import IEEE, Numerics
 from openspyre.spec import SPYRE_CARD_V1, CardSpec
@@ -61,13 +61,17 @@ class Placed:
 
 def encoded(values: Array, dtype: DType) -> Array:
     stored = np.ascontiguousarray(cast(np.asarray(values), dtype))
-    if dtype is DType.BF16:
+    if dtype.is_fp8:
+        stored = fp8_codes(stored, dtype)
+    elif dtype is DType.BF16:
         stored = (stored.view(np.uint32) >> 16).astype(np.uint16)
     return stored.reshape(np.shape(values))[..., None].view(np.uint8)
 
 
 def decoded(raw: Array, dtype: DType) -> Array:
     flat = np.ascontiguousarray(raw)
+    if dtype.is_fp8:
+        return fp8_values(flat[..., 0], dtype)
     if dtype is DType.BF16:
         return (flat.view(np.uint16)[..., 0].astype(np.uint32) << 16).view(np.float32)
     return flat.view(STORAGE[dtype])[..., 0]
@@ -244,7 +248,7 @@ def assert_matches(
         if not dtype.is_float:
             np.testing.assert_array_equal(got[name], wanted[name], err_msg=name)
             continue
-        tolerance = {DType.F16: 2e-3, DType.BF16: 1.6e-2, DType.F32: 2e-5}[dtype]
+        tolerance = {DType.F16: 2e-3, DType.BF16: 1.6e-2, DType.F32: 2e-5}.get(dtype, 0)
         np.testing.assert_allclose(
             got[name].astype(np.float64),
             wanted[name].astype(np.float64),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from openspyre.card.formats import FP8_143, FP8_152
 from openspyre.card.native import SoftwareCard
 from openspyre.ir.kernel import DType, Space
 from openspyre.ir.program import (
@@ -24,6 +25,7 @@ from openspyre.ir.program import (
     Value,
 )
 
+FP8 = {DType.F8E4M3: FP8_143, DType.F8E5M2: FP8_152}  # numpy has no fp8
 Array = np.ndarray[Any, np.dtype[Any]]
 STORAGE: Mapping[DType, Any] = {
     DType.F16: np.float16,
@@ -35,6 +37,8 @@ STORAGE: Mapping[DType, Any] = {
     DType.I8: np.int8,
     DType.U8: np.uint8,
     DType.BOOL: np.bool_,
+    DType.F8E4M3: np.uint8,
+    DType.F8E5M2: np.uint8,
 }
 
 
@@ -48,13 +52,23 @@ def from_bf16(bits: Array) -> Array:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
+def to_fp8(values: Array, dtype: DType) -> Array:
+    """The codes of values, to nearest even; what is too large saturates where torch does."""
+    most = 448.0 if dtype is DType.F8E4M3 else np.inf
+    return FP8[dtype].encode(np.clip(values, -most, most)).astype(np.uint8)
+
+
 def stored(values: Array, dtype: DType) -> Array:
     """The bytes of values in a dtype, as an array of its storage type."""
+    if dtype in FP8:
+        return to_fp8(values, dtype)
     return to_bf16(values) if dtype is DType.BF16 else np.asarray(values).astype(STORAGE[dtype])
 
 
 def widened(data: Array, dtype: DType) -> Array:
     """Values of stored data: float32 for floats."""
+    if dtype in FP8:
+        return FP8[dtype].decode(data).astype(np.float32)
     if dtype is DType.BF16:
         return from_bf16(data)
     return data.astype(np.float32) if dtype.is_float else data

@@ -11,6 +11,18 @@ import numpy as np
 from openspyre.ir.kernel import Division, Kernel, Kind, Loop, Part, Step
 
 MAPS = {
+    "fp8 to fp8 of the other kind, transposed": """
+        arguments x z
+        input x: f8e4m3[130, 7] strides [1, 130]
+        output z: f8e5m2[130, 7]
+        op a map i0:130 i1:7
+          z[i0, i1] <- f8e5m2(f8e4m3(x[i0, i1] * 1.7))
+        step s0: a
+          axes i0:130 i1:7
+          bind a: i0=i0 i1=i1
+          loops i0/40
+        division s0: i0 parts 3 stride 1 granule 1
+        """,
     "broadcast, uneven parts, tiles with a tail": """
         arguments x y z
         input x: f16[7, 70]
@@ -216,6 +228,20 @@ CONTRACTIONS = {
           bind a: i0=i0 i1=i1
           inner a: r0/64
           loops i1/64
+        division s0: i1 parts 2 stride 2 granule 64, i0 parts 2 stride 1 granule 1
+        """,
+    "fp8 of both kinds, a weight, narrow loops": """
+        arguments x w z
+        input x: f8e4m3[6, 200]
+        input w: f8e5m2[150, 200]
+        output z: f16[6, 150]
+        op a contract i0:6 i1:150 | r0:200
+          z[i0, i1] <- sum: x[i0, r0] * w[i1, r0]
+        step s0: a
+          axes i0:6 i1:150
+          bind a: i0=i0 i1=i1
+          inner a: r0/64
+          loops i0/2
         division s0: i1 parts 2 stride 2 granule 64, i0 parts 2 stride 1 granule 1
         """,
     "k outside of n": """

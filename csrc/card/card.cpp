@@ -53,8 +53,13 @@ Numerics numerics_of(const spyre_numerics* given) {
   require(given->acc_format >= 0 && given->acc_format <= 2, "an unknown format of sums");
   require(chunk >= 0 && chunk <= kLanes && (chunk & (chunk - 1)) == 0,
           "a chunk that is no power of two up to 64");
-  return {true, static_cast<Dl16Round>(given->dl16_round), given->bf16_out_truncate != 0,
-          static_cast<SumFormat>(given->acc_format), chunk};
+  require(given->fp8_bias >= 1 && given->fp8_bias <= kFp8Biases, "a bias of fp8 outside 1 to 15");
+  return {true,
+          static_cast<Dl16Round>(given->dl16_round),
+          given->bf16_out_truncate != 0,
+          static_cast<SumFormat>(given->acc_format),
+          chunk,
+          given->fp8_bias};
 }
 
 }  // namespace
@@ -207,7 +212,7 @@ int spyre_program_run(spyre_program* program, uint64_t slot_address, const spyre
             "the symbol block does not lie in the card's memory");
     const std::lock_guard<std::mutex> turn(card->running);
     const Kernels* kernels =
-        chosen.card ? card->kernels->dl16[static_cast<int>(chosen.round)] : card->kernels;
+        chosen.card ? card->kernels->dl16(chosen.round, chosen.fp8_bias) : card->kernels;
     const Machine machine{kernels,          card->kernels, chosen,        &card->memory,
                           &card->lx,        &card->pool,   &card->panels, &card->workers,
                           ++card->launches, card->debug};

@@ -108,6 +108,7 @@ typedef struct {
   int bf16_out_truncate;  // DL16 to bf16: 0 nearest even
   int acc_format;         // of sums inside a chunk: 0 products and sums DL16, 1 sums only, 2 f32
   int acc_chunk;          // terms of a chunk, a power of two up to 64; 0: the whole sum
+  int fp8_bias;           // of 1-4-3, 1 to 15
 } spyre_numerics;
 
 // Step 3: runs the program against the block there. Returns when it has finished. No `numerics`:

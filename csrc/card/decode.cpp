@@ -193,7 +193,7 @@ class Decoder {
     return all;
   }
 
-  DType dtype() { return static_cast<DType>(between(0, 8, "dtype")); }
+  DType dtype() { return static_cast<DType>(between(0, kDTypes - 1, "dtype")); }
 
   Place place() {
     Place p;

@@ -177,10 +177,12 @@ spyre_report time_program(const Program& program, const Spec& spec, const int64_
                           EventLog* log = nullptr);
 
 constexpr int64_t bytes_of(DType dtype) {
-  constexpr int64_t sizes[] = {2, 2, 4, 8, 4, 2, 1, 1, 1};
+  constexpr int64_t sizes[] = {2, 2, 4, 8, 4, 2, 1, 1, 1, 1, 1};
   return sizes[static_cast<int>(dtype)];
 }
-constexpr bool is_float(DType d) { return d == DType::F16 || d == DType::BF16 || d == DType::F32; }
+constexpr bool is_float(DType d) {
+  return d == DType::F16 || d == DType::BF16 || d == DType::F32 || is_fp8(d);
+}
 // Class of a value, as `Kernels` numbers them: 0 f32, 1 i64, 2 i32 (and narrower), 3 bool.
 constexpr int class_of(DType dtype) {
   return is_float(dtype) ? 0 : dtype == DType::I64 ? 1 : dtype == DType::B1 ? 3 : 2;

@@ -140,7 +140,7 @@ void Executable::run(const Machine& machine, const int64_t* slots) {
 
 const std::vector<SectionPlan>& Executable::plans(const Machine& machine) {
   if (!machine.numerics.card) return plans_;
-  std::vector<SectionPlan>& made = dl16_plans_[static_cast<int>(machine.numerics.round)];
+  std::vector<SectionPlan>& made = dl16_plans_[machine.kernels];
   if (made.empty()) {
     made = plan_execution(program_, *machine.kernels);
     const NarrowValues narrow(program_);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "execute_plan.h"
@@ -28,7 +29,8 @@ class Executable {
 
   const Program& program_;
   std::vector<SectionPlan> plans_;  // of numerics `ieee`; their copies and forwards hold for both
-  std::vector<SectionPlan> dl16_plans_[kDl16Rounds];  // made by the first launch that needs them
+  // Those of numerics `card`, by its kernels; made by the first launch that needs them.
+  std::map<const Kernels*, std::vector<SectionPlan>> dl16_plans_;
   std::vector<const Place*> sources_;  // of the running section: by Forward, null when copied
 };
 

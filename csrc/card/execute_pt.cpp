@@ -61,7 +61,8 @@ class Matmul {
     if (any_empty(pt.k, frame.axes)) a_ = b_ = {frame.lx, {}};  // not read, not checked
     c_ = frame.operand(pt.c, results, pt.origin, Mode::Write);
     for (int i = results.size; i < walk_.size; ++i) c_.stride[i] = 0;
-    a_size_ = bytes_of(pt.a.dtype);
+    a_size_ = bytes_of(pt.a.dtype);  // of b, too
+    panel_size_ = bytes_of(panel_type(pt.b.dtype));
     c_size_ = bytes_of(pt.c.dtype);
   }
 
@@ -130,7 +131,7 @@ class Matmul {
     block.k = static_cast<int>(k_points_);
     block.c_stride = rows_.c / c_size_;
     block.c_type = pt_.c.dtype;
-    block.b_type = pt_.b.dtype;
+    block.b_type = panel_type(pt_.b.dtype);
     block.b_stride = panel_stride_;
     block.accumulate = accumulate_;
     widen(a, rows, &block);
@@ -175,7 +176,9 @@ class Matmul {
     auto* const panel = reinterpret_cast<float*>(
         frame_.worker.sums.bytes((kLongestChunk + rows) * kColumns * sizeof(float)));
     float* const total = panel + kLongestChunk * kColumns;
+    PanelRange range;
     ChunkBlock block;
+    block.b_range = &range;
     block.rows = static_cast<int>(rows);
     block.a_stride = wide.a_stride;
     block.panel = panel;
@@ -190,12 +193,25 @@ class Matmul {
       for (int64_t k = 0; k < k_points_; k += block.k) {
         block.k = static_cast<int>(std::min<int64_t>(chunk ? chunk : kLongestChunk, k_points_ - k));
         block.a = wide.a + k;
-        widen(b_place_, from + k * panel_stride_ * a_size_, panel_stride_, 1, block.k,
-              block.columns, panel, kColumns);
-        if (narrow) block.b_range = kernels.magnitudes(panel, kColumns, block.k, block.columns);
+        widen_panel(from + k * panel_stride_ * panel_size_, block.k, block.columns, panel);
+        if (narrow) range = kernels.panel_range(panel, block.k, block.columns);
         kernels.chunk(block);
       }
       store_totals(total, rows, block.columns, to);
+    }
+  }
+
+  // k rows of a panel as f32; fp8 lies there as f16.
+  void widen_panel(const char* from, int k, int columns, float* panel) const {
+    if (!is_fp8(pt_.b.dtype)) {
+      return widen(b_place_, from, panel_stride_, 1, k, columns, panel, kColumns);
+    }
+    const Kernels& kernels = frame_.kernels();
+    frame_.machine.storage->widen(from, panel_stride_, 1, DType::F16, k, columns, panel, kColumns);
+    const VecFn fp9 = pt_.b.dtype == DType::F8E4 ? kernels.fp9_e4m3 : kernels.fp9_e5m2;
+    for (int row = 0; row < k; ++row) {
+      auto* const values = reinterpret_cast<Register*>(panel + row * kColumns);
+      fp9(values, values, nullptr, nullptr, columns);
     }
   }
 
@@ -244,14 +260,14 @@ class Matmul {
     const bool one_k = k_.size <= 1;
     const Dim k = k_.size ? k_.dim[0] : Dim{1, 0, 0, 0};
     const bool contiguous = columns_.count == 1 || columns_.b == a_size_;
-    if (one_k && contiguous) {
+    if (one_k && contiguous && !is_fp8(pt_.b.dtype)) {
       panels_ = b;
       panel_stride_ = k.b / a_size_;
       panel_step_ = kColumns * a_size_;
       return;
     }
     panel_stride_ = kColumns;
-    panel_step_ = k_points_ * kColumns * a_size_;
+    panel_step_ = k_points_ * kColumns * panel_size_;
     const PanelKey key = {
         b, k_points_, columns_.count, k.b / a_size_, columns_.b / a_size_, pt_.b.dtype};
     const bool kept = one_k && b_place_.space == Space::Device && b_place_.argument >= 0;
@@ -274,7 +290,7 @@ class Matmul {
       for_each(k_.dim, outer, 0, 0, 0, [&](int64_t, int64_t offset, int64_t) {
         frame_.kernels().pack(from + offset, last.b / a_size_, columns_.b / a_size_, pt_.b.dtype,
                               static_cast<int>(last.count), static_cast<int>(columns), to);
-        to += last.count * kColumns * a_size_;
+        to += last.count * kColumns * panel_size_;
       });
     }
     return first;
@@ -285,7 +301,7 @@ class Matmul {
   const Place &a_place_, &b_place_;
   Walk walk_;
   Operand a_, b_, c_;
-  int64_t a_size_, c_size_;
+  int64_t a_size_, c_size_, panel_size_;
   Dims outer_, k_;
   Dim rows_, columns_;
   int64_t k_points_ = 1;

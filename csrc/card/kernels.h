@@ -14,7 +14,8 @@
 namespace spyre {
 
 // Element types, numbered as in src/openspyre/ir/binary.py.
-enum class DType : uint8_t { F16, BF16, F32, I64, I32, I16, I8, U8, B1 };
+enum class DType : uint8_t { F16, BF16, F32, I64, I32, I16, I8, U8, B1, F8E4, F8E5 };
+constexpr int kDTypes = 11;
 
 constexpr int kStickBytes = 128;
 constexpr int kLanes = 64;       // lanes of one stick of f16
@@ -73,21 +74,26 @@ struct PtBlock {
   bool accumulate;
 };
 
-struct MagnitudeRange {
-  float least, most;  // least: of what is not zero, infinite if everything is
+// Elements of a panel: fp8 is exact in f16.
+constexpr bool is_fp8(DType type) { return type == DType::F8E4 || type == DType::F8E5; }
+constexpr DType panel_type(DType type) { return is_fp8(type) ? DType::F16 : type; }
+
+struct PanelRange {
+  alignas(64) float least[kLanes];  // by k: the least magnitude that is not zero, infinite if none
+  float most;                       // magnitude
 };
 
 // One chunk of k of a matmul block under numerics `card`: for every row and column the sum of the
 // k products is added to `total` in DL16; with `continues` it goes on from the total instead.
 //   a: DL16 values as f32 (any f32 for sums in f32), row stride `a_stride` floats.
-//   panel: [k][64] f32; b_range: of its values, for sums in DL16.
+//   panel: [k][64] f32; b_range: of its columns, for sums in DL16 (k is at most 64 for them).
 //   total: [rows][64] f32; columns past `columns` may hold rubbish afterwards.
 struct ChunkBlock {
   int rows, columns, k;
   const float* a;
   ptrdiff_t a_stride;
   const float* panel;
-  MagnitudeRange b_range;
+  const PanelRange* b_range;
   float* total;
   SumFormat sum;
   bool continues;
@@ -96,10 +102,10 @@ struct ChunkBlock {
 struct Kernels {
   const char* isa;
   void (*pt)(const PtBlock& block);
-  // Packs b[k][n] (element strides, any) into panel[k][64] of the same type, columns padded with 0.
+  // Packs b[k][n] (element strides, any) into panel[k][64] of `panel_type`, columns padded with 0.
   void (*pack)(const void* b, ptrdiff_t k_stride, ptrdiff_t n_stride, DType type, int k, int n,
                void* panel);
-  // Widens a[rows][k] (element strides, f16/bf16/f32) to f32 rows `out_stride` floats apart.
+  // Widens a[rows][k] (element strides, any float) to f32 rows `out_stride` floats apart.
   void (*widen)(const void* a, ptrdiff_t row_stride, ptrdiff_t k_stride, DType type, int rows,
                 int k, float* out, ptrdiff_t out_stride);
   // By op code (src/openspyre/ir/ops.py) and class 0: f32, 1: i64, 2: i32, 3: bool; the class is
@@ -108,9 +114,9 @@ struct Kernels {
   // By target dtype and class of the argument: value rounded or wrapped, kept in its register
   // class (float <-> integer conversion included; float to integer truncates, NaN and
   // out-of-range values as x86 cvttss2si gives them).
-  VecFn cast[9][4];
-  LoadFn load[9];
-  StoreFn store[9];
+  VecFn cast[kDTypes][4];
+  LoadFn load[kDTypes];
+  StoreFn store[kDTypes];
   void (*neutral)(Partials* p, Reduce op, int value_class);
   AccumulateFn accumulate[6][4];
   FoldFn fold[6][4];
@@ -119,10 +125,13 @@ struct Kernels {
 
   // --- numerics `card` ---
   StoreFn store_bf16_truncated;
-  MagnitudeRange (*magnitudes)(const float* a, ptrdiff_t stride, int rows, int k);
-  // Tables for each Dl16Round, in which f16 and bf16 elements are DL16 codes: loads, stores, casts,
-  // `widen`. Only they have the three functions below.
-  const Kernels* dl16[kDl16Rounds];
+  PanelRange (*panel_range)(const float* panel, int k, int columns);
+  // The table of a rounding and a bias of 1-4-3, in which f16 and bf16 elements are DL16 codes and
+  // fp8 elements what the card reads: loads, stores, casts, `widen`. Only they have the functions
+  // below.
+  const Kernels* (*dl16)(Dl16Round round, int fp8_bias);
+  // The values of 1-4-3 (of 1-5-2) codes as fp9: of its bias, NaN being DL16's NaN/infinity.
+  VecFn fp9_e4m3, fp9_e5m2;
   VecFn add_dl16;  // a + b, rounded
   void (*sum_chunks)(float* sum, const Register* a, int lanes, const Numerics& numerics);
   void (*chunk)(const ChunkBlock& block);

@@ -21,8 +21,8 @@ NarrowValues::Key NarrowValues::key_of(const Place& place) {
 }
 
 bool NarrowValues::is_narrow(const Place& place) const {
-  if (place.dtype == DType::F16 || place.dtype == DType::BF16) return true;
-  return place.dtype == DType::F32 && narrow_.count(key_of(place));
+  if (place.dtype != DType::F32) return is_float(place.dtype);
+  return narrow_.count(key_of(place));
 }
 
 // Remembers an f32 tile; true if that is news. What PyTorch can see is what its dtype says.

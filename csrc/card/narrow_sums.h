@@ -1,5 +1,5 @@
-// Which sums of a program run in DL16 under numerics `card`: those of values that come from float16
-// or bfloat16 tensors, also by way of f32 tiles in between. Sums of f32 tensors alone stay f32.
+// Which sums of a program run in DL16 under numerics `card`: those of values that come from tensors
+// of 16-bit floats or fp8, also by way of f32 tiles in between. Sums of f32 tensors alone stay f32.
 #pragma once
 
 #include <set>

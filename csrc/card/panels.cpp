@@ -30,7 +30,7 @@ struct PanelCache::Entry {
   uint64_t launch = 0;
 
   explicit Entry(const PanelKey& k)
-      : key(k), bytes((k.n + kPanel - 1) / kPanel * k.k * kPanel * bytes_of(k.dtype)) {
+      : key(k), bytes((k.n + kPanel - 1) / kPanel * k.k * kPanel * bytes_of(panel_type(k.dtype))) {
     const int64_t size = bytes_of(k.dtype);
     const int64_t steps[] = {(k.k - 1) * k.k_stride * size, (k.n - 1) * k.n_stride * size};
     int64_t before = 0, after = size;
@@ -47,7 +47,9 @@ struct PanelCache::Entry {
     ready = 0;
     stale = false;
   }
-  char* panel(int64_t p) const { return data.get() + p * key.k * kPanel * bytes_of(key.dtype); }
+  char* panel(int64_t p) const {
+    return data.get() + p * key.k * kPanel * bytes_of(panel_type(key.dtype));
+  }
 
   void pack(int64_t p, const Kernels& kernels) {
     const int64_t column = p * kPanel;
@@ -89,7 +91,8 @@ PanelCache::Entry* PanelCache::acquire(const PanelKey& key, uint64_t launch) {
     return entry.get();
   }
   auto fresh = std::unique_ptr<Entry>();
-  const int64_t bytes = (key.n + kPanel - 1) / kPanel * key.k * kPanel * bytes_of(key.dtype);
+  const int64_t panels = (key.n + kPanel - 1) / kPanel;
+  const int64_t bytes = panels * key.k * kPanel * bytes_of(panel_type(key.dtype));
   if (!make_room(bytes, launch)) return nullptr;
   try {
     fresh = std::make_unique<Entry>(key);

@@ -21,7 +21,7 @@ int run(spyre::VecFn f, void* d, const void* a, const void* b, const void* c, in
 
 const Kernels* dl16(const char* isa, int round) {
   const Kernels* k = spyre::kernels_named(isa);
-  return k ? k->dl16[round] : nullptr;
+  return k ? k->dl16(static_cast<spyre::Dl16Round>(round), 7) : nullptr;
 }
 
 }  // namespace
@@ -135,8 +135,8 @@ int spyre_probe_dl16_chunk(const char* isa, int round, int format, int continues
                            float* total) {
   const Kernels* found = dl16(isa, round);
   if (!found) return -1;
-  const auto range = found->magnitudes(panel, spyre::kLanes, k, columns);
-  found->chunk({rows, columns, k, a, a_stride, panel, range, total,
+  const spyre::PanelRange range = found->panel_range(panel, k, columns);
+  found->chunk({rows, columns, k, a, a_stride, panel, &range, total,
                 static_cast<spyre::SumFormat>(format), continues != 0});
   return 0;
 }

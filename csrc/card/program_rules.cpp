@@ -163,7 +163,9 @@ void check_rules(const Pt& pt, const std::vector<int>& loops) {
     require(operand->space == Space::Lx && is_float(operand->dtype),
             "an operand of a matmul is a float in LX");
   }
-  require(pt.a.dtype == pt.b.dtype, "both operands of a matmul have one dtype");
+  require(pt.a.dtype == pt.b.dtype || (is_fp8(pt.a.dtype) && is_fp8(pt.b.dtype)),
+          "both operands of a matmul have one dtype, or are fp8");
+  require(!is_fp8(pt.c.dtype), "a matmul's result is wider than fp8");
   check_terms(pt.a.terms, walked_once({&pt.batch, &pt.m, &pt.k}), "a matmul's a uses another axis");
   check_terms(pt.b.terms, walked_once({&pt.batch, &pt.n, &pt.k}), "a matmul's b uses another axis");
   check_terms(pt.c.terms, walked_once({&pt.batch, &pt.m, &pt.n}), "a matmul's c uses another axis");

@@ -11,7 +11,7 @@ namespace spyre {
 #define SPYRE_SPEC_FIELDS(X)                                                                    \
   X(cores) X(corelets) X(clock_ghz) X(mac_per_core_cycle) X(pt_sustain) X(pt_fill_rows)         \
   X(pt_fill_exponent) X(pt_rows_per_pass) X(pt_weight_passes) X(pt_sustain_rows)                \
-  X(pt_f32_rate) X(ksplit_corelets) X(psum_rate) X(sfu_lanes) X(sfu_reduce_rate) X(sfu_transcendental_rate) X(lx_bytes)         \
+  X(pt_f32_rate) X(pt_fp8_rate) X(ksplit_corelets) X(psum_rate) X(sfu_lanes) X(sfu_reduce_rate) X(sfu_transcendental_rate) X(lx_bytes)         \
   X(lx_usable) X(lx_granule) X(lx_bytes_per_cycle) X(lx_latency_cycles)                         \
   X(ring_bytes_per_cycle) X(ring_hop_cycles) X(multicast_free) X(multicast_exponent)            \
   X(dram_peak) X(dram_oneway) X(dram_turnaround) X(dram_per_core) X(dram_few_cores)             \

@@ -108,6 +108,7 @@ class Unroller {
     } else if (const auto* pt = std::get_if<Pt>(&node.form)) {
       const Work work = work_of(*pt, ranges, is_split(pt->k), spec_);
       work_.flop += work.ops;
+      work_.fp16_flop += work.fp16_flop;
       work_.cores[core].least_pt += work.least;
       const int32_t i = append(core, kPtUnit, node, work.cycles, -1);
       read(core, i, pt->a);

@@ -54,6 +54,7 @@ struct SectionWork {
   std::vector<Core> cores;
   std::vector<Request> requests;  // by core, then in body order
   uint64_t flop = 0, sfu_ops = 0, instructions = 0;
+  double fp16_flop = 0;
 };
 
 // Throws Failure(SPYRE_STOPPED) for more work than can be timed.

@@ -227,7 +227,8 @@ Work work_of(const Pt& pt, const std::vector<AxisRange>& ranges, bool split_k, c
   };
   const int64_t batch = points_of(pt.batch, ranges), rows = points_of(pt.m, ranges);
   const int64_t n = points_of(pt.n, ranges), k = points_of(pt.k, ranges);
-  const double rate = spec.mac_per_core_cycle * (element == 4 ? spec.pt_f32_rate : 1.0);
+  const double relative = element == 4 ? spec.pt_f32_rate : element == 1 ? spec.pt_fp8_rate : 1.0;
+  const double rate = spec.mac_per_core_cycle * relative;
   // A weight block stays while its rows stream through, in passes; changing it costs
   // `pt_weight_passes` more, of which `pt_sustain` already holds the share at its own rows.
   const double pass = spec.pt_rows_per_pass;
@@ -238,6 +239,7 @@ Work work_of(const Pt& pt, const std::vector<AxisRange>& ranges, bool split_k, c
   Work work;
   const auto macs = static_cast<uint64_t>(product(product(product(batch, rows), n), k));
   work.ops = 2 * macs;
+  work.fp16_flop = static_cast<double>(work.ops) / std::max(1.0, relative);
   work.least = static_cast<double>(macs) / rate;
   const double in = static_cast<double>(product(product(batch, k), rows + n) * element);
   const double out = static_cast<double>(product(product(batch, rows), n) * bytes_of(pt.c.dtype));
@@ -264,7 +266,11 @@ Work work_of(const Vec& vec, const std::vector<AxisRange>& ranges, const int64_t
     cycles +=
         op_row(op.code)->transcendental ? points / spec.sfu_transcendental_rate * clock : pass;
   }
-  const int lane_axis = vec.axes.empty() ? -1 : vec.axes.back();
+  // An axis of one point fills no lanes: the one before it does.
+  int lane_axis = -1;
+  for (int axis : vec.axes) {
+    if (ranges[axis].count() > 1) lane_axis = axis;
+  }
   for (const VecOut& out : vec.outputs) {
     if (out.reduce == Reduce::None) continue;
     ops += 1;

@@ -19,8 +19,9 @@ Traffic traffic_of(const Copy& copy, const std::vector<AxisRange>& ranges, const
 // Cycles of PT or SFU, and what the report counts.
 struct Work {
   double cycles = 0;
-  double least = 0;  // at the unit's peak rate
-  uint64_t ops = 0;  // FLOP of PT (2 per multiply-add), scalar ops of SFU
+  double least = 0;      // at the unit's peak rate
+  uint64_t ops = 0;      // FLOP of PT (2 per multiply-add), scalar ops of SFU
+  double fp16_flop = 0;  // of PT: what fp16 would do meanwhile, at most `ops`
 };
 // `split_k`: other cores work on the same sums, which takes corelets away from multiplying.
 Work work_of(const Pt& pt, const std::vector<AxisRange>& ranges, bool split_k, const Spec& spec);

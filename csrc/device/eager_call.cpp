@@ -230,6 +230,8 @@ bool on_card_dtype(c10::ScalarType dtype) {
     case c10::kChar:
     case c10::kByte:
     case c10::kBool:
+    case c10::kFloat8_e4m3fn:
+    case c10::kFloat8_e5m2:
       return true;
     default:
       return false;

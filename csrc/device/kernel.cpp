@@ -329,9 +329,17 @@ PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
 
 // By the names of kernel text (openspyre/ir/kernel.py).
 constexpr std::pair<std::string_view, c10::ScalarType> kDtypes[] = {
-    {"f16", c10::kHalf}, {"bf16", c10::kBFloat16}, {"f32", c10::kFloat},
-    {"i64", c10::kLong}, {"i32", c10::kInt},       {"i16", c10::kShort},
-    {"i8", c10::kChar},  {"u8", c10::kByte},       {"b1", c10::kBool},
+    {"f16", c10::kHalf},
+    {"bf16", c10::kBFloat16},
+    {"f32", c10::kFloat},
+    {"i64", c10::kLong},
+    {"i32", c10::kInt},
+    {"i16", c10::kShort},
+    {"i8", c10::kChar},
+    {"u8", c10::kByte},
+    {"b1", c10::kBool},
+    {"f8e4m3", c10::kFloat8_e4m3fn},
+    {"f8e5m2", c10::kFloat8_e5m2},
 };
 
 bool read_argument(PyObject* item, State& kernel) {

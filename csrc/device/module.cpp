@@ -212,15 +212,15 @@ PyObject* py_set_fallback_mode(PyObject*, PyObject* arg) {
 
 PyObject* py_numerics(PyObject*, PyObject*) {
   const spyre_numerics& now = numerics();
-  return Py_BuildValue("(iiiii)", now.card, now.dl16_round, now.bf16_out_truncate, now.acc_format,
-                       now.acc_chunk);
+  return Py_BuildValue("(iiiiii)", now.card, now.dl16_round, now.bf16_out_truncate, now.acc_format,
+                       now.acc_chunk, now.fp8_bias);
 }
 
 PyObject* py_set_numerics(PyObject*, PyObject* args) {
   HANDLE_TH_ERRORS
   spyre_numerics chosen{};
-  if (!PyArg_ParseTuple(args, "iiiii", &chosen.card, &chosen.dl16_round, &chosen.bf16_out_truncate,
-                        &chosen.acc_format, &chosen.acc_chunk))
+  if (!PyArg_ParseTuple(args, "iiiiii", &chosen.card, &chosen.dl16_round, &chosen.bf16_out_truncate,
+                        &chosen.acc_format, &chosen.acc_chunk, &chosen.fp8_bias))
     return nullptr;
   set_numerics(chosen);
   Py_RETURN_NONE;

@@ -75,7 +75,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     std::vector<libkineto::ResourceInfo> found;
     for (int device = 0; device < device_count(); ++device)
       for (int engine = 0; engine < kEngines; ++engine)
-        found.push_back({engine, engine, device, kEngineNames[engine]});
+        found.push_back({engine, engine, device, engine_name(device, engine)});
     return found;
   }
   std::unique_ptr<libkineto::CpuTraceBuffer> getTraceBuffer() override {
@@ -85,6 +85,12 @@ class Session final : public libkineto::IActivityProfilerSession {
   void popCorrelationId() override { pop_correlation(); }
 
  private:
+  // Kineto names one device of a session only: where there are several, every track says whose.
+  static std::string engine_name(int device, int engine) {
+    const std::string name = kEngineNames[engine];
+    return device_count() > 1 ? "spyre:" + std::to_string(device) + " " + name : name;
+  }
+
   size_t position_ = 0;
   std::vector<Span> spans_;
   std::unique_ptr<libkineto::CpuTraceBuffer> buffer_;

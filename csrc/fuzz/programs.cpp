@@ -151,7 +151,8 @@ Launch launch_of(const spyre::Program& program, const uint8_t* choices, uint64_t
 
 spyre_numerics numerics_of(const uint8_t* choices) {
   const int form = choices[12];
-  return {choices[1] / 8 % 2, form % 4, form / 4 % 2, form / 8 % 4, choices[13] % 130};
+  return {choices[1] / 8 % 2, form % 4,          form / 4 % 2,
+          form / 8 % 4,       choices[13] % 130, choices[14] % 17};
 }
 
 void run_engines(spyre_card* card, spyre_program* handle, const spyre::Program& program,

@@ -110,9 +110,9 @@ Recorded recorded(Reader* in) {
   r.numbers = in->list<std::string>([&] { return in->text(); });
   r.values = in->list<double>(number);
   r.debug = in->word();
-  int words[5];
+  int words[6];
   for (int& one : words) one = static_cast<int>(in->word());
-  r.numerics = {words[0], words[1], words[2], words[3], words[4]};
+  r.numerics = {words[0], words[1], words[2], words[3], words[4], words[5]};
   r.program = in->text();
   r.addresses = in->list<uint64_t>(word);
   r.sizes = in->list<uint64_t>(word);

@@ -26,6 +26,11 @@ def require() -> None:
     Raises:
         SpyreError: it cannot be, with the reason and what to try.
     """
+    try:
+        import torch  # noqa: F401 - apart from the import below, which may fail for our own reasons
+    except ImportError as error:
+        hint = "pip install 'torch==2.13.*', or `spyre doctor`"
+        raise SpyreError("torch cannot be imported", why=f"{error}", hint=hint) from None
     from openspyre.device import register
 
     register.require()

@@ -16,6 +16,7 @@ from typing import Any
 from openspyre.errors import InvalidSetting
 
 LONGEST_CHUNK = 64
+HIGHEST_BIAS = 15
 
 
 class Mode(Enum):
@@ -58,6 +59,7 @@ class Numerics:
         acc_format: format of sums inside a chunk.
         acc_chunk: terms of a chunk, a power of two up to 64; 0: the whole sum is one chunk, so that
             (fp32, 0) is an accumulator in float32 and (dl16, 0) one that rounds after every term.
+        fp8_bias: of the exponents of float8_e4m3fn, 1 to 15; PyTorch's is 7.
     """
 
     mode: Mode = Mode.IEEE
@@ -65,6 +67,7 @@ class Numerics:
     bf16_out_round: Bf16Round = Bf16Round.NEAREST_EVEN
     acc_format: SumFormat = SumFormat.DL16
     acc_chunk: int = LONGEST_CHUNK
+    fp8_bias: int = 7
 
     def __post_init__(self) -> None:
         chunk = self.acc_chunk
@@ -74,6 +77,12 @@ class Numerics:
                 why=f"a chunk has a power of two of terms, at most {LONGEST_CHUNK}",
                 hint="use 0 for one chunk as long as the sum",
             )
+        if not 1 <= self.fp8_bias <= HIGHEST_BIAS:
+            raise InvalidSetting(
+                f"fp8_bias={self.fp8_bias} means nothing",
+                why=f"the bias of fp8 is programmable from 1 to {HIGHEST_BIAS}",
+                hint="PyTorch's is 7",
+            )
         if self.mode is Mode.IEEE and replace(self, mode=Mode.CARD) != CARD:
             raise InvalidSetting(
                 "numerics ieee have no switches",
@@ -82,18 +91,19 @@ class Numerics:
             )
 
     @classmethod
-    def of_words(cls, words: tuple[int, int, int, int, int]) -> Numerics:
+    def of_words(cls, words: tuple[int, int, int, int, int, int]) -> Numerics:
         """The inverse of `words`."""
-        card, rounding, truncated, sums, chunk = words
+        card, rounding, truncated, sums, chunk, bias = words
         return cls(
             Mode.CARD if card else Mode.IEEE,
             list(Dl16Round)[rounding],
             Bf16Round.TRUNCATE if truncated else Bf16Round.NEAREST_EVEN,
             list(SumFormat)[sums],
             chunk,
+            bias if card else 7,
         )
 
-    def words(self) -> tuple[int, int, int, int, int]:
+    def words(self) -> tuple[int, int, int, int, int, int]:
         """The numbers of `spyre_numerics` (csrc/card/card.h)."""
         return (
             int(self.mode is Mode.CARD),
@@ -101,6 +111,7 @@ class Numerics:
             int(self.bf16_out_round is Bf16Round.TRUNCATE),
             list(SumFormat).index(self.acc_format),
             self.acc_chunk,
+            self.fp8_bias,
         )
 
     def __str__(self) -> str:
@@ -124,6 +135,7 @@ _SWITCHES: Mapping[str, Callable[[str], Any]] = {
     "bf16_out_round": Bf16Round,
     "acc_format": SumFormat,
     "acc_chunk": _whole,
+    "fp8_bias": _whole,
 }
 
 _CHOICES: Mapping[object, list[str]] = {

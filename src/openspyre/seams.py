@@ -1,4 +1,4 @@
-"""Every private seam of PyTorch that openspyre stands on: its name, the reason, and its end.
+"""Every private seam that openspyre stands on: its name, the reason, and its end.
 
 A seam is used where PyTorch has no public way. `ends` names the event after which it must go; the
 test `tests/compile/test_seams.py` resolves every name and fails when one is gone.
@@ -94,6 +94,16 @@ FRONTEND: tuple[Seam, ...] = (
         "when a backend can add to the cache key directly",
     ),
     Seam(
+        "torch._inductor.custom_graph_pass:CustomGraphPass",
+        "its uuid puts the user's lines, which our code names, into the keys of all caches",
+        "when a backend can add to the cache key directly",
+    ),
+    Seam(
+        "torch._inductor.custom_graph_pass:get_custom_graph_passes",
+        "the user's own passes, which ours joins",
+        "when a backend can add to the cache key directly",
+    ),
+    Seam(
         "torch._inductor.lowering:fallback_handler",
         "calls through the dispatcher what the card cannot evaluate, instead of failing",
         "when lowerings can be registered for one device",
@@ -164,4 +174,13 @@ DEVICE: tuple[Seam, ...] = (
     ),
 )
 
-SEAMS = FRONTEND + DEVICE
+# --- tools: estimates of models of transformers ---------------------------------------------
+TOOLS: tuple[Seam, ...] = (
+    Seam(
+        "transformers.integrations.moe:_default_apply_gate",
+        "the attribute that tells experts with a choice of implementation, and their gate",
+        "when transformers has a base class of experts",
+    ),
+)
+
+SEAMS = FRONTEND + DEVICE + TOOLS

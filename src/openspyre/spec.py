@@ -38,6 +38,7 @@ class CardSpec:
     )
     pt_sustain_rows: int = _fact(256, "rows at which pt_sustain holds", "I", "see pt_weight_passes")
     pt_f32_rate: float = _fact(0.25, "of the fp16 rate", "G", "no fp32 matmul is documented")
+    pt_fp8_rate: float = _fact(2, "of the fp16 rate", "D", "RaPiD ratio; 120 TF seen, PF")
     ksplit_corelets: int = _fact(
         1, "corelets that multiply when cores share K", "C", "work-division planner (#2407)"
     )

@@ -28,6 +28,8 @@ STORAGE = {
     DType.I8: np.int8,
     DType.U8: np.uint8,
     DType.BOOL: np.uint8,
+    DType.F8E4M3: np.uint8,
+    DType.F8E5M2: np.uint8,
 }
 
 

@@ -25,6 +25,7 @@ from tests.card.probe import (
     ulps,
     values,
 )
+from tests.execute_programs import FP8, to_fp8
 
 DTYPES = tuple(DType)
 CLASS = {DType.F32: np.float32, DType.I64: np.int64, DType.I32: np.int32, DType.BOOL: np.bool_}
@@ -50,12 +51,16 @@ def stored(dtype: DType, x: Array) -> Array:
     with np.errstate(all="ignore"):
         if dtype is DType.BF16:
             return to_bf16(x)
+        if dtype in FP8:
+            return to_fp8(x, dtype)
         return (x != 0).astype(np.uint8) if dtype is DType.BOOL else x.astype(STORAGE[dtype])
 
 
 def loaded(dtype: DType, x: Array) -> Array:
     if dtype is DType.BF16:
         return from_bf16(x)
+    if dtype in FP8:
+        return FP8[dtype].decode(x).astype(np.float32)
     return x != 0 if dtype is DType.BOOL else x.astype(CLASS[dtype.compute])
 
 
@@ -152,6 +157,39 @@ def test_halves_round_to_nearest_even(dtype: DType) -> None:
         assert ulps(same_on_every_isa(run), want).max() == 0
 
 
+@pytest.mark.parametrize("dtype", FP8, ids=by_value)
+def test_every_fp8_code_widens_exactly_and_comes_back(dtype: DType) -> None:
+    codes = np.arange(256, dtype=np.uint8)
+    got = same_on_every_isa(lambda isa: run_load(isa, dtype, codes, 0, 1, 256))
+    want = FP8[dtype].decode(codes).astype(np.float32)
+    assert np.array_equal(got, want, equal_nan=True)
+    assert np.array_equal(np.signbit(got), np.signbit(want))
+    back = same_on_every_isa(lambda isa: run_store(isa, dtype, got))
+    assert np.array_equal(back[~np.isnan(got)], codes[~np.isnan(got)])
+    assert np.isnan(FP8[dtype].decode(back[np.isnan(got)])).all()
+
+
+@pytest.mark.parametrize("dtype", FP8, ids=by_value)
+def test_fp8_rounds_to_nearest_even(dtype: DType) -> None:
+    codes = FP8[dtype].decode(np.arange(128)).astype(np.float32)
+    numbers = codes[np.isfinite(codes)]
+    ties = (numbers[:-1] + numbers[1:]) / 2
+    ends = [numbers[-1] + n * (numbers[-1] - numbers[-2]) / 4 for n in range(6)]
+    exact = np.concatenate([numbers, ties, np.array(ends, np.float32)]).astype(np.float32)
+    near = np.concatenate([exact, np.nextafter(exact, 9e9), np.nextafter(exact, -9e9)])
+    near = np.concatenate([near, -near, floats(9, 3000, [1e-44, -1e-40, np.nan, -np.nan])])
+    for start in range(0, len(near), LANES):
+        part = near[start : start + LANES].astype(np.float32)
+        got = same_on_every_isa(lambda isa: run_store(isa, dtype, part))  # noqa: B023
+        assert np.array_equal(got, to_fp8(part, dtype))
+
+
+def run_store(isa: str, dtype: DType, x: Array) -> Array:
+    memory = np.zeros(len(x), STORAGE[dtype])
+    assert call("store", isa, CODE[dtype], register(x), memory, dtype.bytes, len(x)) == 0
+    return memory
+
+
 def run_cast(isa: str, dtype: DType, x: Array, *, onto: bool) -> Array:
     held = register(x)
     target = held if onto else register(np.zeros(1, np.int64))
@@ -181,7 +219,7 @@ def test_cast(dtype: DType, kind: type, onto: bool) -> None:
         want = loaded(dtype, stored(dtype, x.astype(np.float32)))
     else:
         want = loaded(dtype, stored(dtype, x))
-    assert np.array_equal(got, want)
+    assert np.array_equal(got, want, equal_nan=dtype.is_float)
 
 
 def test_floats_outside_an_integer_give_its_smallest_value() -> None:

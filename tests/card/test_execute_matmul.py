@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from openspyre.card.native import SoftwareCard, library
-from openspyre.errors import CardError
+from openspyre.errors import CardError, InvalidProgram
 from openspyre.ir.kernel import DType
 from openspyre.ir.program import Axis, Copy, Node, Origin, Program, Pt, TileLoop
 from tests.card.checking import Instr, edited
@@ -41,20 +41,25 @@ def matmul(
     parts: tuple[int, int] = (1, 1),
     tiles: tuple[int, int, int] = (0, 0, 0),
     b_is_nk: bool = False,
+    right: DType | None = None,
 ) -> Program:
-    """c[m, n] = a[m, k] @ b, b stored as [k, n] or as a weight [n, k]; tiles of 0: no loop."""
+    """c[m, n] = a[m, k] @ b, b stored as [k, n] or as a weight [n, k]; tiles of 0: no loop.
+
+    `right`: of b, where it is not that of a.
+    """
     m, n, k = sizes
     item = dtype.bytes
     tm, tn, tk = (t or max(s, 1) for t, s in zip(tiles, sizes, strict=True))
     axes = [Axis("m", m, parts[0], 1), Axis("n", n, parts[1], parts[0]), Axis("k", k)]
     a = lx(0, dtype, {M: tk * item, K: item})
-    b = lx(1, dtype, {K: tn * item, N: item})
+    of_b = right or dtype
+    b = lx(1, of_b, {K: tn * item, N: item})
     partial = DType.F32 if tiles[2] else out
     c = lx(2, partial, {M: tn * partial.bytes, N: partial.bytes})
     in_memory = {N: k * item, K: item} if b_is_nk else {K: n * item, N: item}
     inner: list[Node] = [
         Copy((M, K), device(0, dtype, {M: k * item, K: item}), a),
-        Copy((K, N), device(1, dtype, in_memory), b),
+        Copy((K, N), device(1, of_b, in_memory), b),
         Pt((), (M,), (N,), (K,), a, b, c),
     ]
     if tiles[2]:
@@ -97,6 +102,38 @@ def test_tails(card: SoftwareCard, dtype: DType, b_is_nk: bool) -> None:
         prog = matmul(sizes, dtype, dtype, b_is_nk=b_is_nk)
         given = np.ascontiguousarray(b.T) if b_is_nk else b
         check(outcome(card, prog, a, given, sizes[:2], dtype), a, b, dtype, dtype)
+
+
+FP8 = (DType.F8E4M3, DType.F8E5M2)
+
+
+def test_fp8_multiplies_with_nothing_else_and_is_no_result(card: SoftwareCard) -> None:
+    sizes = (2, 3, 4)
+    for wrong in (
+        matmul(sizes, DType.F8E4M3, DType.F32, right=DType.F16),
+        matmul(sizes, DType.F8E4M3, DType.F8E4M3),
+    ):
+        with pytest.raises(InvalidProgram, match="matmul"):
+            card.load_program(wrong)
+
+
+@pytest.mark.parametrize("left", FP8)
+@pytest.mark.parametrize("right", FP8)
+@pytest.mark.parametrize("b_is_nk", [False, True])
+def test_fp8_operands_of_both_kinds(
+    card: SoftwareCard, left: DType, right: DType, b_is_nk: bool
+) -> None:
+    for sizes in itertools.product((1, 7), (1, 16, 65, 130), (1, 3, 64, 67, 200)):
+        (a, _), (_, b) = operands(sizes, left), operands(sizes, right, 1)
+        given = np.ascontiguousarray(b.T) if b_is_nk else b
+        wide = [stored(widened(x, kind), DType.F16) for x, kind in ((a, left), (b, right))]
+        want = outcome(card, matmul(sizes, DType.F16, DType.F32), *wide, sizes[:2], DType.F32)
+        for out, tiles in itertools.product((DType.F32, DType.F16), ((0, 0, 0), (3, 16, 0))):
+            prog = matmul(sizes, left, out, b_is_nk=b_is_nk, right=right, tiles=tiles)
+            got = outcome(card, prog, a, given, sizes[:2], out)
+            assert got.tobytes() == stored(want, out).tobytes()
+        prog = matmul(sizes, left, DType.F32, b_is_nk=b_is_nk, right=right, tiles=(0, 0, 48))
+        assert outcome(card, prog, a, given, sizes[:2], DType.F32).tobytes() == want.tobytes()
 
 
 @pytest.mark.parametrize("sizes", [(0, 5, 6), (5, 0, 6), (0, 0, 0)])

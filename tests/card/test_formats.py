@@ -274,7 +274,7 @@ SUMS = [
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 def test_rows_are_summed_in_chunks(isa: str, numerics: Numerics, rounding: Dl16Round) -> None:
     chosen = replace(numerics, dl16_round=rounding)
-    _, number, _, format_number, chunk = chosen.words()
+    _, number, _, format_number, chunk, _ = chosen.words()
     rng = np.random.default_rng(3)
     for lanes in (1, 7, 63, 64, 65, 300, 1024):
         given = (rng.standard_normal(lanes) * 10.0 ** rng.integers(-12, 9, lanes)).astype(
@@ -296,7 +296,7 @@ def test_rows_are_summed_in_chunks(isa: str, numerics: Numerics, rounding: Dl16R
 def test_matmul_chunks(isa: str, numerics: Numerics, rounding: Dl16Round, spread: int) -> None:
     """Also where products underflow and sums overflow, which the usual path need not look for."""
     chosen = replace(numerics, dl16_round=rounding)
-    _, number, _, format_number, chunk = chosen.words()
+    _, number, _, format_number, chunk, _ = chosen.words()
     rng = np.random.default_rng(4)
     for rows, columns, k in ((1, 64, 64), (4, 33, 64), (7, 1, 13), (5, 16, 64)):
         k = min(k, chunk or k)

@@ -12,7 +12,8 @@ import pytest
 from openspyre.card.native import DebugMode
 from openspyre.compiler.emit import emit
 from openspyre.compiler.pipeline import plan_kernel
-from openspyre.ir.kernel import Kernel
+from openspyre.ir.kernel import DType, Kernel
+from openspyre.ir.reference import cast, fp8_values
 from openspyre.ir.text import parse_kernel
 from openspyre.numerics import CARD, IEEE, Bf16Round, Dl16Round, Numerics, SumFormat
 from openspyre.spec import SPYRE_CARD_V1
@@ -38,6 +39,17 @@ def matmul(m: int, k: int, n: int, dtype: str = "f16") -> Kernel:
         input x: {dtype}[{m}, {k}]
         input w: {dtype}[{n}, {k}]
         output z: {dtype}[{m}, {n}]
+        op a contract i0:{m} i1:{n} | r0:{k}
+          z[i0, i1] <- sum: x[i0, r0] * w[i1, r0]
+        """)
+
+
+def fp8_matmul(m: int, k: int, n: int) -> Kernel:
+    return kernel(f"""
+        arguments x w z
+        input x: f8e4m3[{m}, {k}]
+        input w: f8e5m2[{n}, {k}]
+        output z: f32[{m}, {n}]
         op a contract i0:{m} i1:{n} | r0:{k}
           z[i0, i1] <- sum: x[i0, r0] * w[i1, r0]
         """)
@@ -220,6 +232,53 @@ def test_matmul_is_the_sum_that_is_defined(
     got = on_card(planned, numerics, **inputs)
     step = 2.0**-8 if dtype == "bf16" else 0
     assert np.all(np.abs(got - wanted) <= np.abs(wanted) * step)
+
+
+@pytest.mark.parametrize("numerics", [CARD, FUSED, SEQUENTIAL, EXACT_8, FP32], ids=str)
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 1, 1), (3, 200, 70), (13, 64, 64)])
+def test_fp8_matmul_is_the_sum_that_is_defined(numerics: Numerics, m: int, k: int, n: int) -> None:
+    planned = fp8_matmul(m, k, n)
+    inputs = as_stored(planned, random_inputs(planned), {})
+    x, w = (inputs[name].astype(np.float64) for name in ("x", "w"))  # exact in fp9, and in DL16
+    wanted = dl16.total(x[:, None, :], w[None, :, :], numerics)
+    if numerics is not FP32:
+        wanted = dl16.rounded(wanted, Dl16Round.NEAREST_UP)
+    np.testing.assert_allclose(on_card(planned, numerics, **inputs), wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("bias", [1, 6, 8, 15])
+def test_the_bias_of_fp8_scales_what_its_codes_mean(bias: int) -> None:
+    """Each step of the bias halves every value of 1-4-3, products included; 1-5-2 has none."""
+    numerics, scale = replace(CARD, fp8_bias=bias), 2.0 ** (7 - bias)
+    codes = np.resize(fp8_values(np.arange(256, dtype=np.uint8), DType.F8E4M3), 1200)
+    got = on_card(elementwise("x[i0]", "f8e4m3", "f32"), numerics, x=codes)
+    finite = np.isfinite(codes)
+    assert np.array_equal(got[finite], codes[finite] * scale)
+    assert np.all(np.isinf(got[~finite]))
+    back = on_card(elementwise("x[i0]", "f8e4m3"), numerics, x=codes)
+    assert np.array_equal(back, codes, equal_nan=True)
+    wide = np.resize(np.linspace(-500, 500, 1111), 1200).astype(np.float32)
+    stored = on_card(elementwise("x[i0]", "f32", "f8e4m3"), numerics, x=wide)
+    assert np.array_equal(stored, cast(wide / np.float32(scale), DType.F8E4M3))
+    rounded = on_card(elementwise("f8e4m3(x[i0])", "f32"), numerics, x=wide)
+    assert np.array_equal(rounded, stored * scale)
+    other = on_card(elementwise("x[i0]", "f8e5m2", "f32"), numerics, x=wide)
+    assert np.array_equal(other, cast(wide, DType.F8E5M2))
+    planned = fp8_matmul(3, 64, 70)
+    inputs = as_stored(planned, random_inputs(planned), {})
+    assert np.array_equal(on_card(planned, numerics, **inputs), on_card(planned, **inputs) * scale)
+
+
+@pytest.mark.parametrize("numerics", [IEEE, CARD], ids=str)
+def test_special_fp8_operands(numerics: Numerics) -> None:
+    """A NaN of fp8 is one of the product: in `card` the NaN/infinity of DL16."""
+    planned = fp8_matmul(2, 3, 5)
+    x, w = np.ones((2, 3), np.float32), np.ones((5, 3), np.float32)
+    x[0, 1], w[2, 0] = np.nan, np.inf
+    got = on_card(planned, numerics, x=x, w=w)
+    assert not np.isfinite(got[0]).any()
+    assert not np.isfinite(got[:, 2]).any()
+    assert np.array_equal(got[1, [0, 1, 3, 4]], [3.0] * 4)
 
 
 def test_float32_matmul_stays_float32() -> None:

@@ -397,6 +397,20 @@ def test_pt_of_wide_operands_is_slower() -> None:
     assert wide == pytest.approx(half * SPEC.pt_f32_rate, rel=0.02)
 
 
+def test_pt_of_fp8_is_twice_as_fast_and_so_is_its_bound() -> None:
+    half = timed(multiplications(256, 128, 128))
+    fp8 = timed(multiplications(256, 128, 128, dtype=DType.F8E4M3))
+    assert pt_rate(fp8) == pytest.approx(pt_rate(half) * SPEC.pt_fp8_rate, rel=0.02)
+    assert fp8.flop == half.flop
+    assert fp8.bound_p_cycles == pytest.approx(half.bound_p_cycles / SPEC.pt_fp8_rate, rel=0.01)
+    assert fp8.cycles >= fp8.bound_p_cycles
+
+
+def test_fp8_pads_to_its_own_sticks() -> None:
+    padded = timed(multiplications(64, 128, 128, dtype=DType.F8E4M3)).cycles
+    assert timed(multiplications(64, 70, 128, dtype=DType.F8E4M3)).cycles == padded
+
+
 def test_a_matmul_lies_between_its_bounds() -> None:
     report = timed(matmul(512, 4096, 4096, (4, 8), (128, 512, 256)))
     assert report.flop == 2 * 512 * 4096 * 4096

@@ -236,6 +236,20 @@ def attended(mask: str, **options: object) -> Callable[..., torch.Tensor]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize(("rows", "keys"), [(257, 257), (300, 200), (200, 300), (1100, 1100)])
+@pytest.mark.parametrize("heads", [4, 2])
+def test_causal_attention_in_blocks_of_rows(
+    rows: int, keys: int, heads: int, dtype: torch.dtype
+) -> None:
+    m = torch.zeros(())
+    q, k, v = (
+        tensor(*s, dtype=dtype) for s in ((4, rows, 32), (heads, keys, 32), (heads, keys, 16))
+    )
+    attend = attended("causal", enable_gqa=heads < 4)
+    compare(attend, q, k, v, m, wide=True, launches=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("mask", ["none", "causal", "bool", "additive"])
 def test_attention(mask: str, dtype: torch.dtype) -> None:
     q, k, v = (tensor(2, 3, n, 20, dtype=dtype, seed=n) for n in (7, 9, 9))

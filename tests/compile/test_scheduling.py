@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch._inductor.utils import run_and_get_code
 
+from openspyre.errors import Unsupported
 from openspyre.frontend.scheduling import LastPass
+from openspyre.frontend.values import stored
 from tests.compile.comparing import compare, generated, kernels_in, moved, same, tensor
 
 
@@ -58,12 +60,12 @@ def test_mutation_of_a_view_reads_before_it_writes() -> None:
 
 
 def test_unsupported_names_the_users_line_and_what_to_try() -> None:
-    def narrowed(x: torch.Tensor) -> torch.Tensor:
-        return x.to(torch.uint16) + 1
+    def shifted(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+        return x + by
 
     torch._dynamo.reset()
     with pytest.raises(Exception, match=r"(?s)test_scheduling.py.*uint16.*try:"):
-        torch.compile(narrowed)(tensor(3).to("spyre"))
+        torch.compile(shifted)(tensor(3).to("spyre"), torch.tensor(3, dtype=torch.uint16))
 
 
 def test_float64_is_called_and_counted_not_refused() -> None:
@@ -81,13 +83,36 @@ def test_float64_is_called_and_counted_not_refused() -> None:
     assert torch.equal(wide.cpu(), expected[1])
 
 
-@pytest.mark.parametrize("dtype", [torch.uint16, torch.float8_e4m3fn], ids=str)
-def test_the_message_lists_only_what_the_card_stores(dtype: torch.dtype) -> None:
+FOREIGN = (
+    torch.uint16, torch.uint32, torch.uint64, torch.float64, torch.float8_e4m3fnuz,
+    torch.float8_e5m2fnuz,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", FOREIGN, ids=str)
+def test_other_dtypes_are_called_and_counted_not_refused(dtype: torch.dtype) -> None:
+    def squared(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        other = (x * 2).to(dtype)
+        return other * other, torch.cat([other, other.t()]).t()[1:], x + 1
+
     torch._dynamo.reset()
-    x = torch.ones(3).to(dtype).to("spyre")
-    with pytest.raises(Exception, match=str(dtype)) as caught:
-        torch.compile(lambda x: x.float() + 1)(x)
-    (why,) = re.findall("why: the card stores (.*)", str(caught.value))
+    x = tensor(4, 4).abs().round()
+    torch.spyre.reset_fallbacks()
+    found = torch.compile(squared)(x.to("spyre"))
+    assert "aten::mul.out" in torch.spyre.fallbacks()
+    reason = torch.spyre.fallback_reasons()["aten::mul.out"]
+    assert reason.startswith("the card does not compute in")
+    for ours, theirs in zip(found, squared(x), strict=True):
+        assert ours.dtype == theirs.dtype
+        assert ours.device.type == "spyre"
+        assert torch.equal(ours.cpu().double(), theirs.double())
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.float8_e4m3fnuz], ids=str)
+def test_the_message_lists_only_what_the_card_stores(dtype: torch.dtype) -> None:
+    with pytest.raises(Unsupported, match=str(dtype)) as caught:
+        stored(dtype, "a tensor")
+    (why,) = re.findall("the card stores (.*)", str(caught.value))
     assert "int32" in why
     assert str(dtype).removeprefix("torch.") not in why.split(", ")
 

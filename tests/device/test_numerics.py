@@ -104,6 +104,15 @@ print(torch.spyre.current_numerics(), float((torch.ones(3).half() + 2**-10).to("
     assert done.stdout.split() == ["card,dl16_round=truncate,acc_chunk=8", "1.0"], done.stderr
 
 
+def test_the_bias_of_fp8() -> None:
+    x = torch.tensor([1.5, -2.0, 448.0]).to(torch.float8_e4m3fn).to("spyre")
+    widened = torch.compile(lambda x: x.half() + 0)
+    with torch.spyre.numerics("card", fp8_bias=8):
+        assert widened(x).tolist() == [0.75, -1.0, 224.0]
+        assert (x * x).tolist() == [1.125, 2.0, 448.0]  # 224 * 224 saturates
+    assert widened(x).tolist() == [1.5, -2.0, 448.0]
+
+
 @pytest.mark.parametrize(
     "numerics",
     [
@@ -123,6 +132,9 @@ def test_text_and_words_round_trip(numerics: Numerics) -> None:
         ("card,acc_chunk=65", "acc_chunk=65 means nothing"),
         ("card,acc_chunk=12", "acc_chunk=12 means nothing"),
         ("card,acc_chunk=-1", "acc_chunk=-1 means nothing"),
+        ("card,fp8_bias=0", "fp8_bias=0 means nothing"),
+        ("card,fp8_bias=16", "fp8_bias=16 means nothing"),
+        ("ieee,fp8_bias=8", "numerics ieee have no switches"),
         ("card,acc_chunk", "acc_chunk= means nothing"),
         ("card,dl16_round=up", "dl16_round=up means nothing"),
         ("card,fp8=7", "no switch fp8"),

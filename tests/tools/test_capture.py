@@ -331,8 +331,10 @@ def test_messages(small: Path, tmp_path: Path) -> None:
     code, _, err = spyre("replay", bad)
     assert code == 2
     assert f"bad.spyre is cut short\n  why: it has {len(data) - 5} bytes of {len(data)}" in err
-    bad.write_bytes(MAGIC + b"\2\0\0\0" + data[12:])
-    assert "has format 2, this version of openspyre reads 1" in spyre("replay", bad)[2]
+    bad.write_bytes(MAGIC + b"\1\0\0\0" + data[12:])
+    older = spyre("replay", bad)[2]
+    assert "has format 1, this version of openspyre reads 2" in older
+    assert "use the version of openspyre that wrote it, or capture the run again" in older
     bad.write_text("print(1)")
     assert "is not a run of the card" in spyre("replay", bad)[2]
     assert "other numbers than this version knows" in spyre("replay", small)[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from openspyre.runtime.profiler import profile
 from openspyre.spec import BOARD_POWER_W, CALIBRATED, SPYRE_CARD_V1, CardSpec
 from openspyre.tools.card_time import Estimated, Phase, estimated, guessed, owner
 from openspyre.tools.cli import app
+from openspyre.tools.estimate import memory_sentence
+from openspyre.tools.experts import even_experts
 from openspyre.tools.layered import configured, kept_layers, layered, stand_ins
 from openspyre.tools.what_if import changed_card, notes
 
@@ -139,6 +141,46 @@ def test_owners() -> None:
     assert owner("h.12.attn.c_attn", "h") == "12.attn"
     assert owner("h.12", "h") == "12."
     assert owner("head.1", "h") == "head.1"
+
+
+# --- mixtures of experts ------------------------------------------------------------------------
+
+EXPERTS: Mapping[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
+
+
+@pytest.mark.parametrize("kind", ["mixtral", "gpt_oss"])  # plain; biases and transposed weights
+@pytest.mark.parametrize("tokens", [2, 6, 7])  # a pair for every expert; three; some have less
+def test_even_experts_are_the_models_own_where_the_routing_is_even(kind: str, tokens: int) -> None:
+    config = small(1, kind, **EXPERTS)
+    config._experts_implementation = "eager"
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    experts = next(part for part in model.modules() if hasattr(part, "_apply_gate"))
+    generator = torch.Generator().manual_seed(tokens)
+    for parameter in experts.parameters():
+        torch.nn.init.normal_(parameter, std=0.05, generator=generator)
+    pairs = 2 * tokens
+    rows = -(-pairs // 4)
+    chosen = (torch.arange(pairs) // rows).view(2, tokens).T  # ends short where pairs do
+    hidden = torch.randn(tokens, 256, generator=generator)
+    weights = torch.rand(tokens, 2, generator=generator)
+    with torch.no_grad():
+        expected = experts(hidden, chosen, weights)
+        torch.testing.assert_close(even_experts(experts, hidden, chosen, weights), expected)
+
+
+def test_experts_are_read_once_and_only_those_that_are_active() -> None:
+    """More tokens than experts read all of them; a single token reads as many as it takes."""
+    config = small(4, "mixtral", **EXPERTS)
+    expert = 3 * 256 * 512
+    attention = 2 * 256 * 256 + 2 * 256 * 128
+    for phase, active in ((PREFILL, 4), (DECODE, 2)):
+        found = times(config, phase)
+        assert not found.fallbacks
+        cache = 2 * 2 * 64 * phase.context
+        least = 2 * (4 * (active * expert + attention + cache) + 256 * 1000)
+        bound = least / SPYRE_CARD_V1.dram_peak / 1000
+        assert found.bounds.p == pytest.approx(bound, rel=0.06)
+        assert bound < found.us < 8 * bound
 
 
 # --- bounds -----------------------------------------------------------------------------------
@@ -260,6 +302,8 @@ def test_every_time_has_its_error(tmp_path: Path) -> None:
         (["granite", "--set", "corse=64"], "cores"),
         (["bert", "--decode", "8"], "an encoder does not decode"),
         (["t5"], "has no one stack of layers"),
+        (["granit"], "did you mean granite"),
+        (["vit"], "a model of type vit takes no tokens"),
     ],
 )
 def test_what_means_nothing_is_told(words: list[str], said: str) -> None:
@@ -267,6 +311,22 @@ def test_what_means_nothing_is_told(words: list[str], said: str) -> None:
     assert code == 2
     assert text == ""
     assert said in told
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"), [(3, "they fit in the card's 112 GiB"), (800_000, "MORE than the card's")]
+)
+def test_whether_the_model_fits(layers: int, said: str) -> None:
+    found = times(small(3), DECODE)
+    embeddings = head = 256 * 1000
+    layer = 2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 512 + 2 * 256
+    assert found.memory.weights == 2 * (embeddings + head + 3 * layer + 256)
+    one = 2 * 2 * 2 * 96 * 64  # keys and values of two heads in two bytes
+    assert found.memory.cache == pytest.approx(3 * one, rel=0.001)
+    assert found.memory.fits
+    more = replace(found.memory, weights=layers * 2 * layer, cache=layers * one)
+    assert more.fits == (layers == 3)
+    assert said in memory_sentence(more)
 
 
 def test_an_encoder_has_one_forward() -> None:

@@ -40,6 +40,8 @@ addEventListener("load", () => setTimeout(() => {
     }])),
     cut: [...document.querySelectorAll("h1, h2, p, summary, dd")]
       .filter((one) => shown(one).right > innerWidth + 1).map((one) => one.textContent),
+    hidden: [...document.querySelectorAll(".wide")]
+      .filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.textContent),
     texts: Object.fromEntries([...document.querySelectorAll("[data-key]")]
       .map((one) => [one.dataset.key, one.textContent])),
   };
@@ -111,6 +113,7 @@ def test_the_page_renders(tmp_path: Path, width: int) -> None:
     assert found["width"] == width
     assert found["page"] <= width, "the page scrolls sideways"
     assert found["cut"] == []
+    assert found["hidden"] == [], "a table has columns out of sight"
     assert set(found["charts"]) == {"timeline", "roofline", "use0", "bytes0", "lx0"}
     for name, chart in found["charts"].items():
         assert chart["drawn"] >= 1, name

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch  # noqa: F401 - before openspyre._C
+import torch
 from typer.testing import CliRunner
 
 import openspyre
@@ -18,13 +21,13 @@ from openspyre.compiler.pipeline import compile_kernel
 from openspyre.ir.binary import decode
 from openspyre.ir.text import parse_kernel
 from openspyre.runtime.profiler import profile
-from openspyre.runtime.saved import Run, read_run
+from openspyre.runtime.saved import Run, Span, read_run
 from openspyre.runtime.sizes import limits_of
 from openspyre.runtime.traced import card_of
 from openspyre.spec import SPYRE_CARD_V1
 from openspyre.tools.cli import app
 from openspyre.tools.page import page
-from openspyre.tools.run_report import derived, line_of, report_of
+from openspyre.tools.run_report import derived, line_of, report_of, shown_spans
 from openspyre.tools.scripts import run_script
 
 openspyre.require()
@@ -176,11 +179,80 @@ def test_totals_and_lines_add_up(reported: Reported) -> None:
 
 
 def test_the_heat_map_names_the_users_lines(reported: Reported) -> None:
+    script = f"{reported.saved.parent / 'script.py'}"
     lines = {line["place"]: line for line in reported.json["lines"]}
-    assert lines["script.py:6"]["code"] == "y = x @ w"
-    assert lines["script.py:6"]["busy"]["pt"] > 0
-    assert lines["script.py:7"]["busy"]["pt"] == 0
-    assert lines["script.py:7"]["write_bytes"] == 3 * 96 * 64 * 2
+    assert lines[f"{script}:6"]["code"] == "y = x @ w"
+    assert lines[f"{script}:6"]["busy"]["pt"] > 0
+    assert lines[f"{script}:7"]["busy"]["pt"] == 0
+    assert lines[f"{script}:7"]["write_bytes"] == 3 * 96 * 64 * 2
+
+
+EQUAL = """\
+import torch
+
+
+def first(x):
+    return (torch.softmax(x, -1) * 2).sum()
+
+
+def second(x):
+    y = torch.softmax(x, -1)
+    return (y * 2).sum()
+
+
+for function in (first, second):
+    x = torch.ones(64, 64).half().to("spyre").requires_grad_()
+    torch.compile(function)(x).backward()
+    for _ in range(3):
+        x = x.detach() + 1
+        y = x.relu()
+"""
+
+
+@pytest.mark.parametrize("again", ["in this process", "from Inductor's cache"])
+def test_equal_graphs_have_their_own_lines(tmp_path: Path, again: str) -> None:
+    del again  # the second run finds the graphs of the first
+    script = tmp_path / "equal.py"
+    script.write_text(EQUAL)
+    torch._dynamo.reset()
+    code, out, _ = spyre("report", "--json", "-o", tmp_path / "p.html", script)
+    assert code == 0
+    lines = {line["place"].removeprefix(f"{script}:"): line for line in json.loads(out)["lines"]}
+    assert set(lines) == {"5", "9", "10", "17", "18"}
+    forward_and_backward = {"softmax_mul_sum", "softmax__softmax_backward_data_expand_mul"}
+    assert set(lines["5"]["kernels"]) == forward_and_backward
+    assert set(lines["9"]["kernels"]) == forward_and_backward
+    assert (lines["17"]["code"], lines["17"]["kernels"]) == ("x = x.detach() + 1", ["add"])
+    assert lines["17"]["write_bytes"] == 6 * 64 * 64 * 2
+    assert (lines["18"]["code"], lines["18"]["kernels"]) == ("y = x.relu()", ["relu"])
+
+
+def test_files_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("")
+        (tmp_path / name / "model.py").write_text("def f(x):\n    return x * 3\n")
+    script = tmp_path / "the script.py"
+    script.write_text(
+        "import torch\nfrom a.model import f\nfrom b.model import f as g\n"
+        'x = torch.ones(8, device="spyre")\nf(x), torch.compile(f)(x), torch.compile(g)(x)\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    _, out, _ = spyre("report", "--json", script.name)
+    places = {line["place"] for line in json.loads(out)["lines"]}
+    assert places == {"a/model.py:2", "b/model.py:2"}
+
+
+def test_work_of_autograd_belongs_to_the_line_that_asked_for_it(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        'import torch\nw = torch.ones(8, 8, device="spyre", requires_grad=True)\n'
+        "loss = (w @ w).sum()\nloss.backward()\nw.grad.cpu()\n"
+    )
+    _, out, _ = spyre("report", "--json", "-o", tmp_path / "p.html", script)
+    lines = {line["place"].removeprefix(f"{script}:"): line for line in json.loads(out)["lines"]}
+    assert set(lines) == {"3", "4"}
+    assert "mm" in lines["4"]["kernels"]
 
 
 def test_the_timeline_adds_up(reported: Reported) -> None:
@@ -227,7 +299,9 @@ def test_the_trace_has_the_launches_and_the_units(reported: Reported) -> None:
     assert total == pytest.approx(reported.json["totals"]["microseconds"])
     units = [e for e in events if e["ph"] == "X" and e["cat"] == "pt"]
     assert units
-    assert {e["args"]["source"].split()[0] for e in units} == {"script.py:6"}
+    assert {e["args"]["source"].split()[0] for e in units} == {
+        f"{reported.saved.parent / 'script.py'}:6"
+    }
     named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
     assert {(e["pid"], e["tid"]) for e in events if e["ph"] == "X"} <= named
 
@@ -293,6 +367,69 @@ def test_what_cannot_be_run_is_told(tmp_path: Path) -> None:
     assert "there is no file" in err
     code, _, err = spyre("report", "-o", tmp_path / "no" / "folder.html", __file__)
     assert code == 2
+
+
+def test_outputs_are_looked_at_before_the_run(tmp_path: Path) -> None:
+    script = tmp_path / "long.py"
+    script.write_text("open(__file__ + '.ran', 'w').close()")
+    for option in ("-o", "--save", "--trace"):
+        for target in (tmp_path / "no" / "file", tmp_path):
+            code, _, err = spyre("report", option, target, script)
+            assert (code, f"cannot write {target}" in err) == (2, True)
+    assert spyre("capture", "-o", tmp_path, script)[0] == 2
+    assert not Path(f"{script}.ran").exists()
+
+
+def test_a_missing_module_or_folder_is_told() -> None:
+    for words, said in (
+        (("-m", "no_such_module"), "there is no module no_such_module"),
+        (("-m", "no.such.module"), "there is no module no.such.module"),
+        ((str(Path(__file__).parent),), "is a folder"),
+    ):
+        code, _, err = spyre("report", *words)
+        assert (code, said in err) == (2, True)
+
+
+def test_a_traceback_begins_at_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "fails.py"
+    script.write_text("def f():\n    raise ValueError('here')\nf()\n")
+    _, _, err = spyre("report", "-o", tmp_path / "p.html", script)
+    files = [line.split('"')[1] for line in err.splitlines() if line.startswith('  File "')]
+    assert files == [str(script)] * 2
+
+
+PIPED = """\
+import os, threading, torch
+os.system("echo from a process")
+def work(): global y; y = torch.ones(3, device="spyre") + 1
+threading.Thread(target=work).start()
+"""
+
+
+def test_a_script_from_stdin_whose_thread_works_and_whose_process_prints(tmp_path: Path) -> None:
+    words = ["report", "--json", "-o", str(tmp_path / "p.html"), "-"]
+    command = [sys.executable, "-m", "openspyre.tools.cli", *words]
+    found = subprocess.run(command, input=PIPED, capture_output=True, text=True, check=True)
+    assert "from a process" in found.stderr
+    lines = json.loads(found.stdout)["lines"]
+    assert [line["place"] for line in lines] == ["<stdin>:3"]
+
+
+def test_a_long_timeline_is_joined() -> None:
+    spans = [
+        Span("a" if n % 10 else "b", 0, "compute", 0, 1 + n % 2, 10 * n, 10 * n + 8, n, n + 1)
+        for n in range(1000)
+    ]
+    spans += [Span("copy", 1, "to host", 0, 0, 5, 10_000, 0, 9)]
+    found = shown_spans(spans, 20)
+    assert 11 <= len(found) <= 20
+    assert {(s.device, s.engine) for s in found} == {(0, "compute"), (1, "to host")}
+    assert min(s.start for s in found) == 0
+    assert max(s.end for s in found) == 10_000
+    compute = [s for s in found if s.engine == "compute"]
+    assert all(a.end <= b.start for a, b in pairwise(compute))
+    assert shown_spans(spans, 2000) == spans
+    assert shown_spans([], 2000) == []
 
 
 def test_explain_lists_what_ran_on_the_cpu(reported: Reported, tmp_path: Path) -> None:

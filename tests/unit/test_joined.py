@@ -65,3 +65,36 @@ def test_the_tile_is_as_the_first_reader_walks_it() -> None:
     (view,) = plan.views.values()
     assert len(tile.dims) == len(view) + 1
     assert view[-1].pitch == tile.dims[-1].pitch
+
+
+def parted(order: tuple[int, int], rows: int = 64) -> Kernel:
+    """Two products with more and fewer columns of one right operand, in that order."""
+    ops = "\n".join(
+        f"op dot{n} contract i0:{rows} i1:{n} | r0:64\n  y{n}[i0, i1] <- sum: x[i0, r0] * w[i1, r0]"
+        for n in order
+    )
+    return plan_kernel(
+        parse_kernel(f"""
+kernel parted
+arguments w x y128 y256
+input w: f16[256, 64]
+input x: f16[{rows}, 64]
+output y128: f16[{rows}, 128]
+output y256: f16[{rows}, 256]
+{ops}
+"""),
+        SPYRE_CARD_V1,
+    )
+
+
+def test_fewer_columns_are_found_in_the_tile_of_more() -> None:
+    kernel = parted((256, 128))
+    assert len(kernel.steps) == 1
+    assert loads(emit(kernel, SPYRE_CARD_V1)) == 1
+    check_interpreted(kernel)
+
+
+def test_more_columns_than_were_loaded_are_loaded() -> None:
+    kernel = parted((128, 256))
+    assert loads(emit(kernel, SPYRE_CARD_V1)) == 2
+    check_interpreted(kernel)

@@ -192,3 +192,43 @@ def test_order_of_conflicting_ops_is_checked() -> None:
     step = kernel.steps[0]
     backwards = replace(kernel, steps=(replace(step, ops=tuple(reversed(step.ops))),))
     assert any("comes before" in p for p in verify.stepped(backwards, SPYRE_CARD_V1))
+
+
+def stored_in_parts(second: int) -> str:
+    return f"""
+kernel parts
+arguments x y
+input x: f16[64, 512]
+output y: f16[128, 512]
+op low map i0:64 i1:512
+  y[i0, i1] <- f16(x[i0, i1] * 2.0)
+op high map i0:64 i1:512
+  y[i0 + {second}, i1] <- f16(x[i0, i1] * 3.0)
+"""
+
+
+def test_stores_to_different_parts_of_a_tensor_share_a_step() -> None:
+    kernel = stepped(stored_in_parts(64))
+    assert groups(kernel) == [["low", "high"]]
+    assert [a.name for a in kernel.steps[0].axes] == ["i0", "i1"]
+
+
+def test_stores_to_parts_that_overlap_are_not_split_along_them() -> None:
+    kernel = stepped(stored_in_parts(63))
+    assert all("i0" not in [a.name for a in s.axes] for s in kernel.steps if len(s.ops) == 2)
+
+
+def test_panels_cut_k_where_columns_would_be_read_in_short_runs() -> None:
+    kernel = plan_kernel(
+        parse_kernel("""
+kernel decode
+arguments v p y
+input v: f16[32, 8192, 128]
+input p: f16[32, 1, 8192]
+output y: f16[32, 1, 128]
+op dot contract i0:32 i1:1 i2:128 | r0:8192
+  y[i0, i1, i2] <- sum: p[i0, i1, r0] * v[i0, r0, i2]
+"""),
+        SPYRE_CARD_V1,
+    )
+    assert [loop.axis for loop in kernel.steps[0].inner["dot"]] == ["r0"]

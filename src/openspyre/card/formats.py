@@ -66,7 +66,7 @@ class FloatFormat:
         value = np.where(rest == 0, 0.0, np.ldexp(steps.astype(np.float64), shift))
         limit = np.nan if self.specials is Specials.NAN else np.inf
         value = np.where(rest == self.special, limit, value)
-        return np.asarray(sign * np.where(rest > self.special, np.nan, value))
+        return np.copysign(np.where(rest > self.special, np.nan, value), sign)
 
     def encode(self, values: ArrayLike, rounding: Dl16Round = Dl16Round.NEAREST_EVEN) -> Codes:
         """The codes of values, rounded once.

@@ -113,7 +113,14 @@ class _Error(ctypes.Structure):
 class _Numerics(ctypes.Structure):
     _fields_ = [
         (name, c_int)
-        for name in ("card", "dl16_round", "bf16_out_truncate", "acc_format", "acc_chunk")
+        for name in (
+            "card",
+            "dl16_round",
+            "bf16_out_truncate",
+            "acc_format",
+            "acc_chunk",
+            "fp8_bias",
+        )
     ]
 
 

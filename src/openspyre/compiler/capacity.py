@@ -8,12 +8,12 @@ another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from openspyre.compiler.axes import largest_part
 from openspyre.compiler.bounds import highest
-from openspyre.compiler.cost import Inner, Tiling, Work
+from openspyre.compiler.cost import Inner, Tiling, Work, local_sizes
 from openspyre.compiler.division import last_uses, split_of, step_work
 from openspyre.compiler.segments import step_keys
 from openspyre.compiler.tiles import lx_peak
@@ -22,7 +22,8 @@ from openspyre.compiler.work import Works
 from openspyre.ir.kernel import Dim, Division, Kernel, Kind, Loop, Op, Step
 from openspyre.spec import CardSpec
 
-_MOST_TRIED = 24  # tilings whose LX is added up, the fastest first
+_SINGLE = 1.6  # times as long, where copies do not overlap with the work beside them
+_MOST_TRIED = 32  # tilings that turn out too large, the fastest first
 _STICK = 64  # points: tiles of a lane dim are whole sticks of every dtype
 
 
@@ -48,18 +49,60 @@ def fit_tiles(kernel: Kernel, card: CardSpec) -> Kernel:
 
 
 def _soonest(kernel: Kernel, step: Step, division: Division, work: Work, card: CardSpec) -> Step:
-    """The fastest of the tilings worth trying that fits: double buffered, else in single slots."""
+    """The fastest of the tilings worth trying that fits, in double or in single slots."""
     split = split_of(step, division)
-    tried = soonest(work, split, card)[:_MOST_TRIED]
-    for doubled in (True, False):
-        for _, outer, within in tried:
-            candidate = _with_loops(step, work, outer, within)
-            looped = bool(candidate.loops or candidate.inner)
-            if lx_peak(kernel, candidate, division, card, doubled=doubled and looped) <= (
-                card.lx_usable
-            ):
-                return candidate
-    return _fitted(kernel, _with_loops(step, work, (), panels(work, card)), division, card)
+    ranked = soonest(work, split, card)
+    fitting = []
+    for doubled, slower in ((True, 1.0), (False, _SINGLE)):
+        found = _fastest(kernel, step, division, work, ranked, card, doubled=doubled)
+        if found is not None:
+            fitting.append((found[0] * slower, found[1]))
+    if fitting:
+        return min(fitting, key=lambda x: x[0])[1]
+    whole = _with_loops(step, work, (), panels(work, local_sizes(work, split), card))
+    return _fitted(kernel, whole, division, card)
+
+
+def _fastest(
+    kernel: Kernel, step: Step, division: Division, work: Work,
+    ranked: Sequence[tuple[float, Tiling, Inner]], card: CardSpec, *, doubled: bool,
+) -> tuple[float, Step] | None:  # fmt: skip
+    """The first of the tilings that fits, and its cycles."""
+    local = local_sizes(work, split_of(step, division))
+    too_large: list[_Sizes] = []
+    for cycles, outer, within in ranked:
+        sizes = _Sizes.of(work, local, outer, within)
+        if any(sizes.covers(other) for other in too_large):
+            continue
+        found = _with_loops(step, work, outer, within)
+        looped = bool(found.loops or found.inner)
+        peak = lx_peak(kernel, found, division, card, doubled=doubled and looped)
+        if peak <= card.lx_usable:
+            return cycles, found
+        too_large.append(sizes)
+        if len(too_large) == _MOST_TRIED:
+            break
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Points of one trip: of the axes, then of the dims of every op that has loops of its own."""
+
+    points: tuple[int, ...]
+
+    @staticmethod
+    def of(work: Work, local: Sequence[int], outer: Tiling, within: Inner) -> _Sizes:
+        tiles = dict(enumerate(local)) | {axis: min(tile, local[axis]) for axis, tile in outer}
+        points = [tiles[axis] for axis in range(len(local))]
+        for phase in work.phases:
+            own = dict(within.get(phase.op.name, ()))
+            points += [min(own.get(d, n), n) for d, n in enumerate(phase.op.sizes)]
+        return _Sizes(tuple(points))
+
+    def covers(self, other: _Sizes) -> bool:
+        """Whether it is nowhere smaller, so that it takes no less of LX."""
+        return all(a >= b for a, b in zip(self.points, other.points, strict=True))
 
 
 def _with_loops(step: Step, work: Work, outer: Tiling, within: Inner) -> Step:

@@ -1,8 +1,8 @@
 """CONTRACT in the one form that the PT takes, everything else as the op that it really is.
 
-Canonical: mul(Load a, Load b) of one float dtype, unguarded, without lookups; a dim of the result
-occurs in a (m), in b (n) or in both (batch); every reduced dim (k) occurs in both; there is at
-least one n and one k.
+Canonical: mul(Load a, Load b) of one float dtype (or each of fp8, of either kind), unguarded,
+without lookups; a dim of the result occurs in a (m), in b (n) or in both (batch); every reduced
+dim (k) occurs in both; there is at least one n and one k.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def _normalized(op: Op, tensors: dict[str, Tensor], fresh: Fresh) -> list[Op]:
     if not _is_matmul(op, left, right):
         return [_as_reduction(op)]
     made: list[Op] = []
-    dtype = _common_dtype(left, right, tensors)
-    a = _operand(op, left, dtype, tensors, fresh, made)
-    b = _operand(op, right, dtype, tensors, fresh, made)
+    dtypes = _dtypes(left, right, tensors)
+    a = _operand(op, left, dtypes[0], tensors, fresh, made)
+    b = _operand(op, right, dtypes[1], tensors, fresh, made)
     if _wants_swap(op, a, b):
         a, b = b, a
     body = Call("mul", (a, b), DType.F32)
@@ -112,7 +112,7 @@ def _stored_dtype(value: Scalar, tensors: dict[str, Tensor]) -> DType:
     match value:
         case Load(tensor=tensor) if tensors[tensor].dtype.is_float:
             return tensors[tensor].dtype
-        case Call(op="cast", dtype=DType.F16 | DType.BF16 as narrow):
+        case Call(op="cast", dtype=narrow) if narrow.is_float:
             return narrow
         case Call(op="where", args=(_, yes, no)):
             kinds = {_stored_dtype(v, tensors) for v in (yes, no) if not _is_zero(v)}
@@ -126,9 +126,13 @@ def _is_zero(value: Scalar) -> bool:
     return isinstance(value, Const) and value.value == 0
 
 
-def _common_dtype(left: Scalar, right: Scalar, tensors: dict[str, Tensor]) -> DType:
+def _dtypes(left: Scalar, right: Scalar, tensors: dict[str, Tensor]) -> tuple[DType, DType]:
+    """Those that PT takes the operands in: one for both, or either kind of fp8 for each."""
     a, b = _stored_dtype(left, tensors), _stored_dtype(right, tensors)
-    return a if a is b else DType.F32
+    if a is b or (a.is_fp8 and b.is_fp8):
+        return a, b
+    wider = b if a.is_fp8 else a if b.is_fp8 else DType.F32  # which holds fp8 exactly
+    return wider, wider
 
 
 def _operand(

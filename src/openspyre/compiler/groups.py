@@ -12,7 +12,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from openspyre.compiler.rewrite import lookups_used, sole_name
+from openspyre.compiler.bounds import highest, value_range
+from openspyre.compiler.rewrite import lookups_used, reads, sole_name
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import Dim, Kernel, Kind, Load, Op, Role, walk
 
@@ -20,6 +21,7 @@ from openspyre.ir.kernel import Dim, Kernel, Kind, Load, Op, Role, walk
 # axes that its index merely contains (no reader can then stay in the group without losing them).
 Walked = tuple[str | None, frozenset[str]]
 _PRIVATE: Walked = (None, frozenset())
+_FAR = 1 << 62  # what is looked up may be any index
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +101,28 @@ class Grouping:
         use = self.uses[position]
         if self._hazard(group, use, start):
             return None
-        bound = _bound(group, use)
+        bound = _bound(group, use, stores=not self._apart(group, use))
         return self._joined(group, use, bound)
+
+    def _apart(self, group: Group, use: Uses) -> bool:
+        """Whether nobody here reads what an op stores, or stores where it does."""
+        target = use.op.out.tensor
+        if any(t == target for t, *_ in use.reads) or target not in group.inside:
+            return False
+        if any(t == target for op in group.ops for t, _ in reads(op)):
+            return False
+        own = self._box(use.op)
+        return all(
+            any(a[1] < b[0] or b[1] < a[0] for a, b in zip(own, self._box(op), strict=True))
+            for op in group.ops
+            if op.out.tensor == target
+        )
+
+    def _box(self, op: Op) -> tuple[tuple[int, int], ...]:
+        """For every dim of an op's result the least and the largest index it stores to."""
+        limits = dict(self.kernel.limits) | {k.name: (-_FAR, _FAR) for k in op.lookups}
+        limits |= {d.name: (0, max(0, highest(d.extent, limits) - 1)) for d in op.dims + op.rdims}
+        return tuple(value_range(e, limits) for e in op.out.index)
 
     def _hazard(self, group: Group, use: Uses, start: int) -> bool:
         for tensor, _, far in use.reads:
@@ -173,11 +195,14 @@ def _walked(expr: Expr, bound: Mapping[str, str]) -> Walked:
     return None, frozenset(bound[n] for n in expr.names if n in bound)
 
 
-def _bound(group: Group, use: Uses) -> Mapping[str, str]:
-    """For every axis that can stay the dim of the op that walks it."""
+def _bound(group: Group, use: Uses, *, stores: bool) -> Mapping[str, str]:
+    """For every axis that can stay the dim of the op that walks it.
+
+    `stores`: where others of the group store to says which dims of the op's result walk what.
+    """
     alive = {a.name: a.extent for a in group.axes}
     while alive:
-        pairs, lost, private = _demanded(group, use, alive)
+        pairs, lost, private = _demanded(group, use, alive, stores=stores)
         if not lost:
             rest = [a for a in alive if a not in pairs.values()]
             lost = _offered(group, use, pairs, rest, alive, private)
@@ -188,13 +213,14 @@ def _bound(group: Group, use: Uses) -> Mapping[str, str]:
 
 
 def _demanded(
-    group: Group, use: Uses, alive: Mapping[str, Expr]
+    group: Group, use: Uses, alive: Mapping[str, Expr], *, stores: bool
 ) -> tuple[dict[str, str], set[str], set[str]]:
     """Pairs that tensors of the group force, axes that they rule out, dims that stay private."""
     pairs: dict[str, str] = {}
     lost: set[str] = set()
     private: set[str] = set()
-    accesses = [(t, i) for t, i, _ in use.reads] + [(use.op.out.tensor, use.op.out.index)]
+    accesses = [(t, i) for t, i, _ in use.reads]
+    accesses += [(use.op.out.tensor, use.op.out.index)] if stores else []
     for tensor, index in accesses:
         for (axis, mixed), expr in zip(group.inside.get(tensor, ()), index, strict=False):
             lost |= mixed & alive.keys()

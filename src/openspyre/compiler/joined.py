@@ -1,7 +1,7 @@
 """Reads that walk the same elements with different dims: x[i, r] and x[i, a*16 + b].
 
-They can share a tile in LX: where one op walks a row with one dim and another with two, the tile
-that one loaded serves both.
+They can share a tile in LX: where one op walks a row with one dim and another with two, or only the
+first part of it, the tile that one loaded serves both.
 """
 
 from __future__ import annotations
@@ -28,6 +28,43 @@ class Elements:
     key: object
     steps: tuple[int, ...]
     units: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """The elements a read walks, from one on, by steps along axes.
+
+    Attributes:
+        start: (tensor, its first element).
+        sides: for every axis walked the step between points in device memory, and the axis if it
+            is the step's, else how many points there are.
+    """
+
+    start: object
+    sides: tuple[tuple[Expr, tuple[int, int]], ...]
+
+    def within(self, other: Box) -> bool:
+        """Whether another box begins here, has the same axes, and no less of each."""
+        if self.start != other.start or len(self.sides) != len(other.sides):
+            return False
+        pairs = zip(self.sides, other.sides, strict=True)
+        return all(a == b and m[0] == n[0] and m[1] <= n[1] for (a, m), (b, n) in pairs)
+
+
+def box_of(
+    kernel: Kernel, axes: StepAxes, op: Op, tensor: str, index: Sequence[Expr], walked: list[int]
+) -> Box | None:
+    """The box of a plain read, or None where an own dim's size is a symbol."""
+    at = address(kernel, kernel.tensors[tensor], index, op.dims + op.rdims)
+    steps = {axes.of[op.name, dim]: by for dim, by in at.terms}
+    sides = []
+    for number in walked:
+        extent = axes.axes[number].extent.constant
+        if number >= axes.shared and extent is None:
+            return None
+        side = (number, 0) if number < axes.shared else (-1, extent or 0)
+        sides.append((steps.get(number, Expr.of(0)), side))
+    return Box((tensor, at.offset), tuple(sides))
 
 
 def elements_of(

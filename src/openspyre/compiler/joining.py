@@ -27,6 +27,7 @@ from openspyre.spec import CardSpec
 
 _SMALL = 16  # a result this much smaller than another of its step is
 _SPLITS_TRIED = 8
+_STAYING = 4  # an operand whose smallest tile is a larger part of LX comes anew for every op
 
 
 def work_of(group: Group, leaving: Collection[str], works: Works) -> Work:
@@ -85,7 +86,9 @@ class Joined:
                 if flow.tensor in self.leaving:
                     flows.append((number, walked))
             elif flow.tensor not in group.inside and (flow.tensor, walked) not in self.loaded:
-                self.loaded.add((flow.tensor, walked))
+                own = prod(work.sizes[d] for d in flow.dims if axes[d] < 0) * flow.element
+                if own * _STAYING <= self.works.card.lx_usable:
+                    self.loaded.add((flow.tensor, walked))
                 flows.append((number, walked))
         self.phases.append(Phase(work, axes, tuple(flows)))
         self.writers.setdefault(op.out.tensor, []).append(position)

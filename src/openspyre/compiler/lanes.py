@@ -53,7 +53,12 @@ def lanes_of(kernel: Kernel, op: Op, card: CardSpec) -> Lanes:
         choices += [d.name for d in op.dims if sizes[d.name] > 1]
     points = prod(sizes.values())
     found = [_lanes(op, lane, sizes, near, card) for lane in choices]
-    return min(found, key=lambda x: x.cycles(points, sizes.get(x.dim or "", 1), card))
+
+    def rank(lanes: Lanes) -> tuple[float, int]:  # a long dim keeps its lanes full in tiles too
+        extent = sizes.get(lanes.dim or "", 1)
+        return lanes.cycles(points, extent, card), -extent
+
+    return min(found, key=rank)
 
 
 def rounds(op: Op) -> bool:

@@ -24,7 +24,8 @@ class Work:
     """Work of some ops.
 
     Attributes:
-        flop: of matrix products, two per multiply-add; masked parts count.
+        flop: of matrix products, two per multiply-add, in those of fp16: at twice the rate, fp8
+            counts half; masked parts count.
         filled_flop: `flop`, each over the share of PT's rate that its rows allow (`pt_fill`).
         transcendentals: evaluations.
     """
@@ -78,7 +79,9 @@ def _arithmetic(kernel: Kernel, op: Op, card: CardSpec) -> Work:
     if op.kind is Kind.CONTRACT:
         rows = prod(sizes[name] for name in contraction(kernel, op).m)
         fill = min(1.0, (rows / card.pt_fill_rows) ** card.pt_fill_exponent) if rows else 1.0
-        return Work(flop=2 * points, filled_flop=2 * points / fill)
+        fp8 = kernel.tensors[contraction(kernel, op).a.tensor].dtype.is_fp8
+        flop = 2 * points / (max(1.0, card.pt_fp8_rate) if fp8 else 1)
+        return Work(flop=flop, filled_flop=flop / fill)
     costly = sum(
         isinstance(node, Call) and TABLE[node.op].cost is Cost.TRANSCENDENTAL
         for node in set(walk(op.body))

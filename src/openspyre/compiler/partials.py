@@ -13,7 +13,7 @@ from math import prod
 
 from openspyre.compiler.addressing import lane_dim
 from openspyre.compiler.bounds import highest
-from openspyre.compiler.lanes import rounds
+from openspyre.compiler.lanes import lanes_of, rounds
 from openspyre.compiler.rewrite import Fresh, substituted, vars_of
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import Access, Dim, Kernel, Kind, Load, Op, Role, Tensor
@@ -49,7 +49,7 @@ def narrow_rows(kernel: Kernel, card: CardSpec) -> Kernel:
 
 def _row(op: Op, kernel: Kernel, card: CardSpec) -> tuple[Dim, Expr] | None:
     """The reduced dim along the lanes, and how many partial sums it is worth."""
-    if op.kind is not Kind.REDUCE or op.lookups or not rounds(op):
+    if op.kind is not Kind.REDUCE or op.lookups:
         return None
     lane = next((d for d in op.rdims if d.name == lane_dim(kernel, op)), None)
     extent = lane.extent.constant if lane else None
@@ -57,8 +57,14 @@ def _row(op: Op, kernel: Kernel, card: CardSpec) -> tuple[Dim, Expr] | None:
     if lane is None or extent is None or points < _WORTH_A_ROW:
         return None
     across = card.clock_ghz / card.sfu_reduce_rate
-    pass_ = 1 / card.corelets  # cycles of one op on all lanes, per lane
+    lanes = lanes_of(kernel, op, card)
+    pass_ = max(1, lanes.passes) / card.corelets  # cycles of the op on all lanes, per lane
     best, parts = extent * across, 0
+    if not rounds(op):  # lanes may walk rows instead
+        size = highest(
+            next(d.extent for d in op.dims + op.rdims if d.name == lanes.dim), kernel.limits
+        )
+        best = min(best, lanes.cycles(points, size, card) * extent / points)
     for width in range(card.sfu_lanes, 1, -1):
         time = extent / width * pass_ + width * across
         if extent % width == 0 and time < best:

@@ -11,7 +11,7 @@ from typing import Union
 from openspyre.compiler.addressing import address, lane_dim, pitches
 from openspyre.compiler.axes import StepAxes, step_axes, step_ops
 from openspyre.compiler.contraction import Contraction, contraction
-from openspyre.compiler.joined import Elements, elements_of, pitches_in
+from openspyre.compiler.joined import Box, Elements, box_of, elements_of, pitches_in
 from openspyre.compiler.packing import packed
 from openspyre.compiler.resident import LxTensor, lx_tensor
 from openspyre.errors import BrokenInvariant
@@ -215,6 +215,7 @@ class _Builder:
         self.tensor_tiles: dict[str, int] = {}
         self.loaded: dict[object, int] = {}
         self.rows: dict[object, tuple[int, Elements]] = {}
+        self.boxes: dict[tuple[str, int], list[tuple[int, Box]]] = {}
         self.views: dict[tuple[str, Read], tuple[TileDim, ...]] = {}
         self.lanes: dict[str, str | None] = {}
 
@@ -308,6 +309,8 @@ class _Builder:
         if number is None:
             number = self.joined(op, role, read, walked, depth)
         if number is None:
+            number = self.contained(op, role, read, walked, depth)
+        if number is None:
             number = self.loaded[key] = self.add(
                 Content.OPERAND, read.tensor, walked, op, depth, position, row=row
             )
@@ -336,6 +339,25 @@ class _Builder:
             if n in tiled
             else TileDim(n, self.axes.axes[n].part, p, tiled=False)
             for n, p in zip(walked, steps, strict=True)
+        )
+        return number
+
+    def contained(self, op: Op, role: str, read: Read, walked: list[int], depth: int) -> int | None:
+        """The tile of a read that walks these elements and more along its own dims."""
+        if depth > self.axes.outer or not self.plain(read, op):
+            return None
+        box = box_of(self.kernel, self.axes, op, read.tensor, read.index, walked)
+        if box is None:
+            return None
+        boxes = self.boxes.setdefault((role, depth), [])
+        number = next((n for n, other in boxes if box.within(other)), None)
+        if number is None:
+            boxes.append((len(self.tiles), box))
+            return None
+        pairs = zip(walked, self.tiles[number].dims, strict=True)
+        self.views[op.name, read] = tuple(
+            replace(d, axis=axis, capacity=min(d.capacity, self.axes.axes[axis].part))
+            for axis, d in pairs
         )
         return number
 
@@ -392,7 +414,8 @@ class _Builder:
         if parts is None:
             return None
         narrow = looped and dtype is not DType.F32
-        foreign = dtype not in (DType.F32, self.kernel.tensors[parts.a.tensor].dtype)
+        operands = self.kernel.tensors[parts.a.tensor].dtype
+        foreign = dtype.is_fp8 or dtype not in (DType.F32, operands)
         return DType.F32 if narrow or foreign or not self.stick_is_last(op, parts) else None
 
     def stick_is_last(self, op: Op, parts: Contraction) -> bool:

@@ -7,15 +7,14 @@ stream past it: each is read once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
 
 from openspyre.compiler.addressing import rounded_up
-from openspyre.compiler.axes import largest_part
-from openspyre.compiler.cost import Inner, Split, Tiling, Work, cycles
+from openspyre.compiler.cost import Inner, Phase, Split, Tiling, Work, cycles, local_sizes
 from openspyre.compiler.work import OpWork
-from openspyre.ir.kernel import Kind, Part
+from openspyre.ir.kernel import Kind
 from openspyre.spec import CardSpec
 
 _RESULT_SHARE = 4  # a result larger than this part of LX is made in tiles of two axes
@@ -30,32 +29,59 @@ def soonest(work: Work, split: Split, card: CardSpec) -> list[tuple[float, Tilin
     return sorted(found, key=lambda x: x[0])
 
 
-def panels(work: Work, card: CardSpec) -> Inner:
-    """Loops over n of matmuls whose right operand is large, so that loading overlaps with use."""
+def panels(work: Work, tiles: Sequence[int], card: CardSpec) -> Inner:
+    """Loops of matmuls whose right operand is large, so that loading overlaps with use.
+
+    They cut the columns, or k where that reads device memory in longer runs; sums over k then
+    wait in LX. `tiles` are the points of every axis in one trip.
+    """
     found = {}
-    room = card.lx_usable // _PANEL_SHARE
     for phase in work.phases:
-        parts, sizes = phase.op.matmul, phase.op.sizes
-        if parts is None or not parts.n or any(phase.axes[d] >= 0 for d in parts.n):
+        parts = phase.op.matmul
+        if parts is None:
             continue
-        right = next(f for f in phase.op.flows if f.role == "b")
-        column = right.element * prod(sizes[d] for d in (*parts.k, *parts.n[:-1]))
-        tile = max(_STICK, room // max(column, 1) // _STICK * _STICK)
-        if tile < sizes[parts.n[-1]]:
-            found[phase.op.name] = ((parts.n[-1], tile),)
+        dims = [parts.n[-1]] if parts.n and all(phase.axes[d] < 0 for d in parts.n) else []
+        if not dims:
+            continue
+        sizes = _sizes(phase, tiles)
+        dims += [max(parts.k, key=lambda d: sizes[d])] if parts.k else []
+        cut = [(d, t) for d in dims if (t := _panel(phase.op, sizes, d, card)) < sizes[d]]
+        if cut and cut[0][0] == parts.n[-1]:
+            best = min(cut, key=lambda c: _panels_cycles(phase.op, sizes, *c))
+            found[phase.op.name] = (best,)
     return found
 
 
+def _sizes(phase: Phase, tiles: Sequence[int]) -> list[int]:
+    """Points of every dim of an op in one trip."""
+    return [tiles[a] if a >= 0 else n for a, n in zip(phase.axes, phase.op.sizes, strict=True)]
+
+
+def _panel(op: OpWork, sizes: Sequence[int], dim: int, card: CardSpec) -> int:
+    """Points of a dim of the right operand that one panel takes, in whole sticks."""
+    right = next(f for f in op.flows if f.role == "b")
+    each = right.element * prod(sizes[d] for d in right.dims if d != dim)
+    return max(_STICK, card.lx_usable // _PANEL_SHARE // max(each, 1) // _STICK * _STICK)
+
+
+def _panels_cycles(op: OpWork, sizes: Sequence[int], dim: int, tile: int) -> float:
+    """Cycles of device memory for all panels of the right operand."""
+    cut = tuple(min(tile, n) if d == dim else n for d, n in enumerate(sizes))
+    number = next(n for n, f in enumerate(op.flows) if f.role == "b")
+    return op.cost(cut).moved[number].server * -(-sizes[dim] // tile)
+
+
 def _tilings(work: Work, split: Split, card: CardSpec) -> Iterator[tuple[Tiling, Inner]]:
-    local = [
-        largest_part(e, Part("", p, 1, g))
-        for e, g, p in zip(work.extents, work.granules, split, strict=True)
-    ]
-    tiles = {a: list(_tiles(n, work.granules[a])) for a, n in enumerate(local) if n > 1}
-    within = list(_streams(work, panels(work, card)))
-    for loops in _loops(work, local, tiles, card):
-        for inner in within:
-            if _least_lx(work, local, loops, inner) <= card.lx_usable:
+    local = local_sizes(work, split)
+    sizes = {a: list(_tiles(n, work.granules[a])) for a, n in enumerate(local) if n > 1}
+    for loops in _loops(work, local, sizes, card):
+        tiles = list(local)
+        for axis, tile in loops:
+            tiles[axis] = min(tile, local[axis])
+        if prod(tiles) * work.point_bytes > card.lx_usable:
+            continue
+        for inner in _streams(work, panels(work, tiles, card)):
+            if _least_lx(work, tiles, loops, inner) <= card.lx_usable:
                 yield loops, inner
 
 
@@ -76,7 +102,7 @@ def _loops(
         for tile in sizes:
             yield ((axis, tile),)
     matmuls = [phase for phase in work.phases if phase.op.matmul]
-    if not matmuls or prod(local) * 4 * _RESULT_SHARE <= card.lx_usable:
+    if not matmuls or prod(local) * max(4, work.point_bytes) * _RESULT_SHARE <= card.lx_usable:
         return
     for first, outer in tiles.items():
         for second, inner in tiles.items():
@@ -108,14 +134,11 @@ def _reduced_tiles(op: OpWork) -> Iterator[tuple[int, int]]:
     yield from ((dim, tile) for tile in _tiles(op.sizes[dim], _STICK if adjacent else 1))
 
 
-def _least_lx(work: Work, local: list[int], loops: Tiling, inner: Inner) -> int:
+def _least_lx(work: Work, tiles: Sequence[int], loops: Tiling, inner: Inner) -> int:
     """Bytes that the hungriest op of a step needs, at least."""
-    tiles = list(local)
-    for axis, tile in loops:
-        tiles[axis] = min(tile, local[axis])
     most = 0
     for phase in work.phases:
-        sizes = [tiles[a] if a >= 0 else n for a, n in zip(phase.axes, phase.op.sizes, strict=True)]
+        sizes = _sizes(phase, tiles)
         result = prod(sizes[: phase.op.parallel])
         own = inner.get(phase.op.name, ())
         looped = {axis for axis, _ in loops}

@@ -125,6 +125,7 @@ class OpWork:
         self.matmul: Matmul | None = None
         self.lanes: Lanes | None = None
         self.rate = 0.0
+        self.stick = 1
         self.flows: tuple[Flow, ...] = tuple(self._flows(kernel))
         self._known: dict[Counts, Cost] = {}
         self.phases: dict[object, PhaseCost] = {}
@@ -184,8 +185,12 @@ class OpWork:
             self.panel = self.places[parts.n[-1]]
             self.panel_runs = tensor.role is not Role.LOCAL and bool(runs & set(parts.n))
         self.rate = self.card.mac_per_core_cycle * self.card.pt_sustain
-        if kernel.tensors[parts.a.tensor].dtype is DType.F32:
+        dtype = kernel.tensors[parts.a.tensor].dtype
+        if dtype is DType.F32:
             self.rate *= self.card.pt_f32_rate
+        elif dtype.is_fp8:
+            self.rate *= self.card.pt_fp8_rate
+        self.stick = self.card.elements_per_stick(min(dtype.bytes, 2))
         left = [*parts.batch, *parts.m, *parts.k]
         right = [*parts.batch, *parts.k, *parts.n]
         return [
@@ -230,14 +235,13 @@ class OpWork:
             return self.lanes.cycles(prod(counts), extent, card)
         if parts is None:
             return 0.0
-        lanes = card.elements_per_stick(2)
         rows = prod(counts[d] for d in parts.m)
         passes = max(1.0, rows / card.pt_rows_per_pass)
         steady = 1 - card.pt_weight_passes / (card.pt_sustain_rows / card.pt_rows_per_pass)
         streamed = (passes * steady + card.pt_weight_passes) * card.pt_rows_per_pass
         columns = prod(counts[d] for d in parts.batch)
-        columns *= _padded([counts[d] for d in parts.n], lanes)
-        columns *= _padded([counts[d] for d in parts.k], lanes)
+        columns *= _padded([counts[d] for d in parts.n], self.stick)
+        columns *= _padded([counts[d] for d in parts.k], self.stick)
         return columns * streamed / self.rate
 
     def _moved(self, flow: Flow, counts: Counts) -> Moved:

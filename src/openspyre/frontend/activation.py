@@ -13,9 +13,14 @@ from openspyre.frontend import composites
 
 # Inductor settings for graphs that touch the card; the user's own options win over them.
 # Short reductions stay reductions instead of becoming chains of loads and adds. Convolutions choose
-# the strides of their results themselves.
+# the strides of their results themselves. Nests stay in the order of their lowering, which lets
+# the units overlap; which buffers live at a time is for our own stages to decide.
 PATCH: Mapping[str, Any] = MappingProxyType(
-    {"unroll_reductions_threshold": 1, "layout_optimization": False}
+    {
+        "unroll_reductions_threshold": 1,
+        "layout_optimization": False,
+        "reorder_for_peak_memory": False,
+    }
 )
 
 
@@ -39,8 +44,10 @@ def install_compile_hook() -> None:
         if touches_card(model, inputs):
             # Before AOTAutograd, so that our lowerings exist for the first graph of a process.
             import openspyre.frontend.scheduling  # noqa: F401
+            from openspyre.frontend.sources import keyed_by_lines
 
-            config_patches = {**PATCH, **self.config, **(config_patches or {})}
+            chosen = {**PATCH, **self.config, **(config_patches or {})}
+            config_patches = keyed_by_lines(model, chosen)
         return stock(self, model, inputs, config_patches=config_patches)
 
     wrapper.__call__ = call  # type: ignore[method-assign]

@@ -23,6 +23,9 @@ aten = torch.ops.aten
 Box = Any
 F32 = torch.float32
 LOWEST = torch.finfo(F32).min
+_MOST_BLOCKS = 8  # of rows under a causal mask: 0.56 of the work of all keys
+_LEAST_ROWS = 128  # of a block: with fewer PT turns more weights than it uses
+_STICK = 64
 Index = Sequence[Any]
 
 
@@ -80,72 +83,126 @@ def attention(
 ) -> Box:
     """softmax(query . key^T * scale) . value; heads of key and value may be shared by groups.
 
-    A row whose every key is masked gives zeros, as PyTorch's own kernels do.
+    A row whose every key is masked gives zeros, as PyTorch's own kernels do. What a causal mask
+    hides from a whole block of rows is not computed for it.
     """
     for operand in (query, key, value):
         operand.realize()
-    *batch, heads, rows, depth = query.get_size()
-    shared, keys = key.get_size()[-3], key.get_size()[-2]
-    device, dtype = query.get_device(), query.get_dtype()
-    result = [*batch, heads, rows, value.get_size()[-1]]
-    if V.graph.sizevars.statically_known_equals(keys, 0):
+    result = [*query.get_size()[:-1], value.get_size()[-1]]
+    if V.graph.sizevars.statically_known_equals(key.get_size()[-2], 0):
+        device, dtype = query.get_device(), query.get_dtype()
         return lowerings[aten.full](result, 0.0, dtype=dtype, device=device)
-    q, k, v = query.make_loader(), key.make_loader(), value.make_loader()
-    same_heads = V.graph.sizevars.statically_known_equals(heads, shared)
+    blocks = _causal_blocks(query.get_size()[-2], key.get_size()[-2]) if causal else ()
+    if len(blocks) < 2:
+        return _Rows(query, key, value, mask, 0 if causal else None, scale).weighted()
+    cut = lowerings[aten.slice]
+    ahead: list[_Rows] = []
+    parts = []
+    for first, rows, keys in reversed(blocks):  # the others find the keys of the last in LX
+        some = cut(query, -2, first, first + rows), cut(key, -2, 0, keys), cut(value, -2, 0, keys)
+        ahead.append(_Rows(*some, None, first, scale))
+        if len(ahead) > 1:  # PT makes the next scores while SFU is busy with these
+            parts.append(ahead.pop(0).weighted())
+    parts.append(ahead.pop().weighted())
+    return ir.TensorBox(ir.ConcatKernel.create(parts[::-1], len(query.get_size()) - 2))
 
-    def of_group(head: Any) -> Any:
-        return head if same_heads else FloorDiv(head, FloorDiv(heads, shared))
 
-    def score_factors(index: Index, r: Index) -> tuple[Any, Any]:
-        *outer, h, s, t = index
-        return q([*outer, h, s, *r]), k([*outer, of_group(h), t, *r])
+def _causal_blocks(rows: Any, keys: Any) -> tuple[tuple[int, int, int], ...]:
+    """(first row, rows, keys that they see) of equal blocks; none where a size is not known."""
+    if not isinstance(rows, (int, sympy.Integer)) or not isinstance(keys, (int, sympy.Integer)):
+        return ()
+    count = max(1, min(_MOST_BLOCKS, int(rows) // _LEAST_ROWS))
+    each = -(-int(rows) // count)
+    each = -(-each // _STICK) * _STICK if count > 1 else each
+    return tuple(
+        (first, min(each, int(rows) - first), min(int(keys), first + each))
+        for first in range(0, int(rows), each)
+    )
 
-    whole = [*batch, heads, rows, keys]
-    scores = ours.dot(device, F32, dtype, whole, [depth], score_factors)
-    score = _masked(scores, mask, causal, scale, whole)
-    may_be_empty = mask is not None
-    reduced = [*batch, heads, rows, 1]
 
-    def reduce(kind: Literal["max", "sum"], body: Callable[[Index], Any]) -> Callable[[Index], Any]:
+class _Rows:
+    """Attention of some rows; making one makes its scores.
+
+    `first` is the number of the first row under a causal mask.
+    """
+
+    def __init__(
+        self, query: Box, key: Box, value: Box, mask: Box | None, first: int | None, scale: float
+    ) -> None:
+        *batch, heads, rows, depth = query.get_size()
+        shared, self.keys = key.get_size()[-3], key.get_size()[-2]
+        self.device, self.dtype = query.get_device(), query.get_dtype()
+        self.whole = [*batch, heads, rows, self.keys]
+        self.result = [*batch, heads, rows, value.get_size()[-1]]
+        self.value, self.may_be_empty = value, mask is not None
+        same_heads = V.graph.sizevars.statically_known_equals(heads, shared)
+        group = FloorDiv(heads, shared) if not same_heads else 1
+        self.of_group: Callable[[Any], Any] = lambda h: h if same_heads else FloorDiv(h, group)
+        q, k = query.make_loader(), key.make_loader()
+
+        def factors(index: Index, r: Index) -> tuple[Any, Any]:
+            *outer, h, s, t = index
+            return q([*outer, h, s, *r]), k([*outer, self.of_group(h), t, *r])
+
+        scores = ours.dot(self.device, F32, self.dtype, self.whole, [depth], factors)
+        self.score = _masked(scores, mask, first, scale, self.whole)
+
+    def reduce(
+        self, kind: Literal["max", "sum"], body: Callable[[Index], Any]
+    ) -> Callable[[Index], Any]:
         row = ir.Reduction.create(
-            device=device, dst_dtype=F32, src_dtype=F32, ranges=reduced, reduction_ranges=[keys],
-            reduction_type=kind, inner_fn=lambda i, r: body([*i[:-1], r[0]]),
+            device=self.device, dst_dtype=F32, src_dtype=F32, ranges=[*self.whole[:-1], 1],
+            reduction_ranges=[self.keys], reduction_type=kind,
+            inner_fn=lambda i, r: body([*i[:-1], r[0]]),
         )  # fmt: skip
         row.realize()
         load = row.make_loader()
         return lambda i: load([*i[:-1], sympy.S.Zero])
 
-    def bounded(index: Index) -> Any:
-        # A finite maximum for a row of -inf, so that its exponentials are 0 and not NaN.
-        bare = score(index)
-        return ops.maximum(bare, ops.constant(LOWEST, F32)) if may_be_empty else bare
+    def weighted(self) -> Box:
+        """Probabilities times values."""
 
-    top = reduce("max", bounded)
+        def bounded(index: Index) -> Any:
+            # A finite maximum for a row of -inf, so that its exponentials are 0 and not NaN.
+            bare = self.score(index)
+            return ops.maximum(bare, ops.constant(LOWEST, F32)) if self.may_be_empty else bare
 
-    def power(index: Index) -> Any:
-        return ops.exp(ops.sub(score(index), top(index)))
+        top = self.reduce("max", bounded)
 
-    total = reduce("sum", power)
+        def power(index: Index) -> Any:
+            raised = ops.exp(ops.sub(self.score(index), top(index)))
+            return ops.to_dtype(raised, self.dtype, src_dtype=F32)
 
-    def probability(index: Index) -> Any:
-        # Where a key counts, its row's sum is at least 1; an empty row's is 0.
-        below = total(index)
-        below = ops.maximum(below, ops.constant(1.0, F32)) if may_be_empty else below
-        return ops.to_dtype(ops.truediv(power(index), below), dtype, src_dtype=F32)
+        weights = ir.Pointwise.create(
+            device=self.device, dtype=self.dtype, inner_fn=power, ranges=self.whole
+        )
+        weights.realize()
+        p, v = weights.make_loader(), self.value.make_loader()
+        total = self.reduce("sum", lambda i: ops.to_dtype(p(i), F32))
 
-    weights = ir.Pointwise.create(device=device, dtype=dtype, inner_fn=probability, ranges=whole)
-    weights.realize()
-    p = weights.make_loader()
+        def factors(index: Index, r: Index) -> tuple[Any, Any]:
+            *outer, h, s, d = index
+            return p([*outer, h, s, *r]), v([*outer, self.of_group(h), *r, d])
 
-    def output_factors(index: Index, r: Index) -> tuple[Any, Any]:
-        *outer, h, s, d = index
-        return p([*outer, h, s, *r]), v([*outer, of_group(h), *r, d])
+        product = ours.dot(self.device, F32, self.dtype, self.result, [self.keys], factors)
+        product.realize()
+        sums = product.make_loader()
 
-    return ours.dot(device, dtype, dtype, result, [keys], output_factors)
+        def normal(index: Index) -> Any:
+            # Where a key counts, its row's sum is at least 1; an empty row's is 0.
+            below = total(index)
+            below = ops.maximum(below, ops.constant(1.0, F32)) if self.may_be_empty else below
+            return ops.to_dtype(ops.truediv(sums(index), below), self.dtype, src_dtype=F32)
+
+        result = ir.Pointwise.create(
+            device=self.device, dtype=self.dtype, inner_fn=normal, ranges=self.result
+        )
+        result.realize()  # here, so that it is stored before the next rows
+        return result
 
 
 def _masked(
-    scores: Box, mask: Box | None, causal: bool, scale: float, whole: Sequence[Any]
+    scores: Box, mask: Box | None, first: int | None, scale: float, whole: Sequence[Any]
 ) -> Callable[[Index], Any]:
     """The scaled score at an index, -inf where the mask hides the key."""
     load = scores.make_loader()
@@ -155,9 +212,9 @@ def _masked(
     def score(index: Index) -> Any:
         scaled = ops.mul(load(index), ops.constant(scale, F32))
         hidden = ops.constant(-math.inf, F32)
-        if causal:
+        if first is not None:
             *_, s, t = index
-            order = ops.le(ops.index_expr(t, torch.int64), ops.index_expr(s, torch.int64))
+            order = ops.le(ops.index_expr(t, torch.int64), ops.index_expr(s + first, torch.int64))
             return ops.where(order, scaled, hidden)
         if seen is None:
             return scaled

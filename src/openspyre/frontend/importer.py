@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import PurePath
 from typing import Any
 
 import sympy
@@ -18,6 +17,7 @@ from openspyre.frontend.nest import Nest
 from openspyre.frontend.recorder import Recorder
 from openspyre.frontend.regions import Region, Site
 from openspyre.frontend.sizes import Symbols, size
+from openspyre.frontend.sources import source_of
 from openspyre.frontend.values import stored
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import Dim, DType, Kernel, Role, Tensor
@@ -187,29 +187,3 @@ def _host_scalar(name: str, dtype: torch.dtype, shape: tuple[Expr, ...], at: str
         )
     passed = DType.F32 if dtype == torch.float64 else stored(dtype, f"the CPU scalar {name}", at)
     return Tensor(name, passed, (), Role.SCALAR)
-
-
-def source_of(buffer: Any) -> str:
-    """The user's line and the op that a buffer came from, for messages and reports."""
-    node = buffer.get_origin_node()
-    origins = [node] if node is not None else list(buffer.get_origins())
-    names, place = [], ""
-    for origin in origins:
-        target = origin.meta.get("original_aten") or origin.target
-        names.append(str(getattr(target, "__name__", target)).removesuffix(".default"))
-        if not place and (trace := origin.meta.get("stack_trace")):
-            place = _last_frame(trace)
-    ops = ", ".join(sorted(set(names)))
-    return f"{place} [{ops}]" if place else ops
-
-
-def _last_frame(trace: str) -> str:
-    """`file.py:12 the line` of the innermost frame of a stack trace's text."""
-    lines = [line.strip() for line in trace.strip().splitlines()]
-    for k in range(len(lines) - 1, -1, -1):
-        if lines[k].startswith('File "'):
-            file, _, rest = lines[k][6:].partition('"')
-            number = rest.split("line ")[-1].split(",")[0].strip()
-            code = lines[k + 1] if k + 1 < len(lines) else ""
-            return f"{PurePath(file).name}:{number} {code}".strip()
-    return ""

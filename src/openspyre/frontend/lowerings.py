@@ -44,13 +44,15 @@ FALLBACKS = (
 @functools.cache
 def register() -> None:
     """Put the lowerings into Inductor's tables; graphs of other devices keep the stock ones."""
-    from openspyre.frontend import composite_nests, convolution, sorting
+    from openspyre.frontend import composite_nests, convolution, scaled_matmul, sorting
 
     for op, lowering in (
         (aten.mm.default, mm),
         (aten.bmm.default, mm),
         (aten.addmm.default, addmm),
         (aten.baddbmm.default, addmm),
+        (aten._scaled_mm.default, scaled_matmul.scaled_mm),
+        (aten._scaled_mm_v2.default, scaled_matmul.scaled_mm_v2),
         (aten.convolution.default, convolution.convolution),
         (aten.convolution_backward.default, convolution.convolution_backward),
         (aten.sort.default, sorting.sort),
@@ -67,7 +69,7 @@ def register() -> None:
     ):
         user_lowerings[op] = lowering
     for op in _overloads(FALLBACKS):
-        user_lowerings[op] = functools.partial(_called, op)
+        user_lowerings[op] = functools.partial(called, op)
     own = torch.ops.spyre
     register_lowering(own.linear.default, type_promotion_kind=None)(composite_nests.linear)
     register_lowering(own.attention.default, type_promotion_kind=None)(composite_nests.attention)
@@ -97,7 +99,7 @@ def divided(a: Box, b: Any, *, rounding_mode: str | None = None) -> Box:
     return make_pointwise(lambda x, y: ops.floordiv(x, y))(*operands)
 
 
-def _called(op: Any, *args: Any, **kwargs: Any) -> Any:
+def called(op: Any, *args: Any, **kwargs: Any) -> Any:
     """A call of the op through the dispatcher, for tensors of the card."""
     leaves = torch.utils._pytree.tree_leaves((args, kwargs))
     if not on_card(*leaves):

@@ -31,7 +31,7 @@ from torch._inductor.utils import get_fused_kernel_name, sympy_product
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
-from openspyre.frontend import float64, interface, lowerings
+from openspyre.frontend import foreign_dtypes, interface, lowerings
 from openspyre.frontend.importer import imported
 from openspyre.frontend.wrapper import SpyreWrapper
 from openspyre.ir.kernel import Kernel as Region
@@ -141,7 +141,7 @@ class LastPass(CustomGraphModulePass):
     """
 
     def __call__(self, gm: torch.fx.GraphModule) -> None:
-        float64.mark_calls(gm.graph)
+        foreign_dtypes.mark_calls(gm.graph)
 
     def uuid(self) -> bytes:
         return _version()

@@ -29,6 +29,7 @@ from openspyre.ir.kernel import Kernel
 _OPTIONS: Mapping[str, Any] = {**PATCH, "force_disable_caches": True}
 
 
+_NO_CALLS = (ir.AssertScalar, ir.MultiOutput)  # a check of sizes; one of several results
 OUTSIDE = "(the model itself)"
 
 
@@ -43,6 +44,10 @@ class Traced:
 
     kernels: tuple[Kernel, ...]
     fallbacks: tuple[str, ...]
+
+
+class NoSingleGraph(Unsupported):
+    """Dynamo cannot make one graph of a call."""
 
 
 class _Seen(Exception):
@@ -78,7 +83,8 @@ def traced(module: nn.Module, mode: FakeTensorMode, arguments: Mapping[str, Any]
     """The kernels of one call of a module whose tensors, like the arguments', are fake.
 
     Raises:
-        Unsupported: it is no single graph, or the card cannot do something of it.
+        NoSingleGraph: Dynamo breaks it.
+        Unsupported: the card cannot do something of it.
     """
     regions: list[Kernel] = []
     fallbacks: dict[str, str] = {}
@@ -87,7 +93,7 @@ def traced(module: nn.Module, mode: FakeTensorMode, arguments: Mapping[str, Any]
         name = f"region{len(regions)}"
         regions.append(imported(nodes, local=local, name=name, source=_module_of))
         for node in V.graph.scheduler.nodes:
-            if node.is_extern() and not isinstance(node.node, ir.AssertScalar):
+            if node.is_extern() and not isinstance(node.node, _NO_CALLS):
                 fallbacks[node.get_name()] = _called(node)
 
     def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
@@ -107,8 +113,8 @@ def traced(module: nn.Module, mode: FakeTensorMode, arguments: Mapping[str, Any]
         if not isinstance(known, SpyreError):
             raise
         raise known from None
-    except torch._dynamo.exc.Unsupported as failure:
-        raise Unsupported(
+    except torch._dynamo.exc.TorchDynamoException as failure:
+        raise NoSingleGraph(
             "the model is no single graph",
             why=str(failure).strip().splitlines()[0],
             hint="another attention or cache of the model may trace",

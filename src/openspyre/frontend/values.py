@@ -32,6 +32,8 @@ STORED: Mapping[torch.dtype, DType] = MappingProxyType(
         torch.int8: DType.I8,
         torch.uint8: DType.U8,
         torch.bool: DType.BOOL,
+        torch.float8_e4m3fn: DType.F8E4M3,
+        torch.float8_e5m2: DType.F8E5M2,
     }
 )
 _NARROW = frozenset({torch.int16, torch.int8, torch.uint8})

@@ -28,7 +28,8 @@ after the header, CRC-32 of them (as bytes), 0. Then, in this order:
                 integer)
     VecOut      value, Place, reduce code (0: none, else ir/ops.py REDUCTIONS), scan
 
-Dtype codes: f16 0, bf16 1, f32 2, i64 3, i32 4, i16 5, i8 6, u8 7, b1 8.
+Dtype codes: f16 0, bf16 1, f32 2, i64 3, i32 4, i16 5, i8 6, u8 7, b1 8, f8e4m3 9,
+f8e5m2 10.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from openspyre.ir.program import (
     VecOp,
     VecOut,
 )
-from openspyre.ir.reference import STORAGE, cast, widened
+from openspyre.ir.reference import STORAGE, cast, fp8_codes, fp8_values, widened
 from openspyre.spec import SPYRE_CARD_V1, CardSpec
 
 _NAMES = MappingProxyType({row.code: row.name for row in TABLE.values()})
@@ -387,6 +387,8 @@ def _reduced(fold: np.ufunc, values: Array, axes: tuple[int, ...]) -> Array:
 def _decoded(raw: Array, dtype: DType) -> Array:
     """Bytes (the last axis) as values of the compute class."""
     flat = np.ascontiguousarray(raw)
+    if dtype.is_fp8:
+        return fp8_values(flat[..., 0], dtype)
     if dtype is DType.BF16:
         bits = flat.view(np.uint16)[..., 0].astype(np.uint32) << 16
         return bits.view(np.float32)
@@ -395,6 +397,8 @@ def _decoded(raw: Array, dtype: DType) -> Array:
 
 def _encoded(values: Array, dtype: DType) -> Array:
     """The other way, rounding or wrapping."""
+    if dtype.is_fp8:
+        return fp8_codes(np.asarray(values, np.float32), dtype)[..., None]
     stored = np.ascontiguousarray(cast(values, dtype))
     if dtype is DType.BF16:
         stored = (stored.view(np.uint32) >> 16).astype(np.uint16)

@@ -5,8 +5,8 @@ space it evaluates one scalar expression and stores it (or combines it into a re
 it is immutable; a stage returns a new Kernel (`dataclasses.replace`).
 
 Arithmetic. A value is of one of four compute classes: f32 (every float dtype widens to it), i64,
-i32 (wraps at 32 bits) and bool. A load of f16 gives an f32 value, exactly. Rounding to a narrow
-float happens where the expression says `cast` to it and where a narrow tensor is stored,
+i32 (wraps at 32 bits) and bool. A load of f16 or fp8 gives an f32 value, exactly. Rounding to a
+narrow float happens where the expression says `cast` to it and where a narrow tensor is stored,
 nowhere else (numerics `ieee`). The same holds for int8, int16 and uint8 (wrap on cast, store).
 """
 
@@ -33,6 +33,8 @@ class DType(Enum):
     I8 = "i8"
     U8 = "u8"
     BOOL = "b1"
+    F8E4M3 = "f8e4m3"  # torch.float8_e4m3fn
+    F8E5M2 = "f8e5m2"
 
     @property
     def bytes(self) -> int:
@@ -40,7 +42,11 @@ class DType(Enum):
 
     @property
     def is_float(self) -> bool:
-        return self in (DType.F16, DType.BF16, DType.F32)
+        return self in (DType.F16, DType.BF16, DType.F32) or self.is_fp8
+
+    @property
+    def is_fp8(self) -> bool:
+        return self in (DType.F8E4M3, DType.F8E5M2)
 
     @property
     def compute(self) -> DType:
@@ -53,6 +59,7 @@ class DType(Enum):
 _BYTES = {
     DType.F16: 2, DType.BF16: 2, DType.F32: 4, DType.I64: 8, DType.I32: 4,
     DType.I16: 2, DType.I8: 1, DType.U8: 1, DType.BOOL: 1,
+    DType.F8E4M3: 1, DType.F8E5M2: 1,
 }  # fmt: skip
 
 

@@ -174,7 +174,8 @@ class Copy:
 class Pt:
     """c[batch, m, n] (+)= sum over k of a[batch, m, k] * b[batch, k, n], in fp32.
 
-    a, b: f16, bf16 or f32 in LX (a and b of one dtype); c rounds once when it is stored, or is f32.
+    a, b: f16, bf16, f32 or fp8 in LX (of one dtype, or both fp8 of either kind); c rounds once when
+    it is stored, to f16 or bf16, or is f32.
     The stick dim of b is n and that of a is k: the last axis of `n` (of `k`) has a coefficient of
     one element in b (in a); the last axis of `n` has one element in c.
     c starts from zero when every enclosing loop over an axis of `k` is at its first trip, and

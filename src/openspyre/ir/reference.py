@@ -1,9 +1,9 @@
 """What a Kernel means, in numpy on whole tensors: the oracle that no stage may change.
 
 Plan tables are ignored. Arrays have a tensor's logical shape; strides do not matter here. numpy
-has no bfloat16: such a tensor is a float32 array whose values are exact in bfloat16 (`cast` rounds
-to it). Sums and products of floats are taken in float64 and rounded to float32 once. Elements
-that nothing has written are poison (NaN, or the most negative integer).
+has no bfloat16 and no fp8: such a tensor is a float32 array whose values are exact in the dtype
+(`cast` rounds to it). Sums and products of floats are taken in float64 and rounded to float32
+once. Elements that nothing has written are poison (NaN, or the most negative integer).
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ STORAGE: Mapping[DType, np.dtype[Any]] = MappingProxyType(
         DType.I8: np.dtype(np.int8),
         DType.U8: np.dtype(np.uint8),
         DType.BOOL: np.dtype(np.bool_),
+        DType.F8E4M3: np.dtype(np.float32),
+        DType.F8E5M2: np.dtype(np.float32),
     }
 )
 _REDUCE: Mapping[str, np.ufunc] = MappingProxyType(
@@ -101,6 +103,8 @@ def cast(values: Array, dtype: DType) -> Array:
         single = np.asarray(values, np.float32)
         if dtype is DType.BF16:
             return _bfloat16(single)
+        if dtype.is_fp8:
+            return fp8_values(fp8_codes(single, dtype), dtype)
         return single.astype(target)
     if values.dtype.kind == "f" and target.itemsize < 4:
         return values.astype(np.int32).astype(target)
@@ -117,6 +121,38 @@ def _bfloat16(values: Array) -> Array:
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
     kept = np.where(np.isnan(values), np.uint32(0x7FC00000), rounded).astype(np.uint32)
     return kept.view(np.float32).reshape(np.shape(values))
+
+
+# Fraction bits, bias, the code of what is too large.
+_FP8: Mapping[DType, tuple[int, int, int]] = MappingProxyType(
+    {DType.F8E4M3: (3, 7, 0x7E), DType.F8E5M2: (2, 15, 0x7C)}
+)
+
+
+def fp8_codes(values: Array, dtype: DType) -> Array:
+    """The codes of float32 values, rounded once to nearest even."""
+    fraction, bias, limit = _FP8[dtype]
+    size = np.abs(values.astype(np.float64))
+    binade = np.maximum(np.frexp(np.where(np.isfinite(size), size, 1.0))[1] - 1, 1 - bias)
+    binade = np.where(size == 0, 1 - bias, binade)
+    steps = np.rint(np.ldexp(np.where(np.isfinite(size), size, 0.0), fraction - binade))
+    codes = ((binade + bias - 1) << fraction) + steps.astype(np.int64)
+    codes = np.where(np.isinf(size), limit, np.minimum(codes, limit))
+    codes = np.where(np.isnan(size), 0x7F, codes)
+    return np.asarray(codes | np.where(np.signbit(values), 0x80, 0), np.uint8)
+
+
+def fp8_values(codes: Array, dtype: DType) -> Array:
+    """The values of codes, as float32."""
+    fraction, bias, limit = _FP8[dtype]
+    rest = codes.astype(np.int64) & 0x7F
+    exponent, steps = rest >> fraction, rest & ((1 << fraction) - 1)
+    steps = steps + np.where(exponent == 0, 0, 1 << fraction)
+    size = np.ldexp(steps.astype(np.float64), np.maximum(exponent, 1) - bias - fraction)
+    if dtype is DType.F8E5M2:
+        size = np.where(rest == limit, np.inf, size)
+    size = np.where(rest > limit, np.nan, size)
+    return np.asarray(np.where(codes & 0x80, -size, size), np.float32)
 
 
 def _start(tensor: Tensor, inputs: Mapping[str, ArrayLike], sizes: Mapping[str, int]) -> Array:

@@ -188,7 +188,8 @@ def _contract(op: Op, kernel: Kernel) -> Iterator[str]:
     match op.body:
         case Call(op="mul", args=(Load(guarded=False) as a, Load(guarded=False) as b)):
             kinds = {kernel.tensors[a.tensor].dtype, kernel.tensors[b.tensor].dtype}
-            if len(kinds) != 1 or not next(iter(kinds)).is_float:
+            together = len(kinds) == 1 or all(k.is_fp8 for k in kinds)
+            if not together or not next(iter(kinds)).is_float:
                 yield f"{op.name} contracts {' and '.join(sorted(k.value for k in kinds))}"
         case _:
             yield f"{op.name} is a contraction of something else than two loads"

@@ -25,6 +25,7 @@ from openspyre.ir.text import parse_kernel
 from openspyre.numerics import Numerics
 from openspyre.runtime.check import argument_spans
 from openspyre.runtime.launch import Kernel, kernel_texts, refused_sizes
+from openspyre.runtime.places import calling_place
 from openspyre.runtime.saved import (
     Block,
     Fallback,
@@ -61,13 +62,12 @@ def recorded(command: str, inputs: int = 0, wanted: str = "") -> Iterator[Record
         wanted: keep launches only of kernels with this in their name.
     """
     recorder = Recorder()
-    keeper = _Keeper(inputs, wanted)
+    watch = _Watch(_Keeper(inputs, wanted) if inputs else None)
     _C.drain()  # what was launched before does not count
     before, fallbacks = _counts(), Counter(_C.fallbacks())
     refused = {text: len(refused_sizes(text)) for text, _ in kernel_texts()}
     position = _C.start_spans()
-    if inputs:
-        _C.watch_launches(keeper)
+    _C.watch_launches(watch)
     start = time.perf_counter()
     try:
         yield recorder
@@ -80,7 +80,7 @@ def recorded(command: str, inputs: int = 0, wanted: str = "") -> Iterator[Record
             settings=shown_settings(),
             card=SPYRE_CARD_V1.numbers(),
             host_seconds=time.perf_counter() - start,
-            kernels=tuple(_kernels(before, refused, keeper)),
+            kernels=tuple(_kernels(before, refused, watch)),
             spans=tuple(_spans(spans)),
             fallbacks=tuple(_fallbacks(fallbacks)),
             error=recorder.error,
@@ -109,23 +109,24 @@ def _counts() -> dict[_Key, tuple[int, float]]:
 
 
 def _kernels(
-    before: dict[_Key, tuple[int, float]], refused_before: dict[str, int], keeper: _Keeper
+    before: dict[_Key, tuple[int, float]], refused_before: dict[str, int], watch: _Watch
 ) -> Iterator[SavedKernel]:
     for text, kernel in kernel_texts():
-        uses = tuple(_uses(kernel, before))
+        uses = tuple(_uses(kernel, before, watch))
         variants = tuple(Variant(*variant) for variant in kernel.variants())
         refused = refused_sizes(text)[refused_before.get(text, 0) :]
         if uses or refused:
-            launches = tuple(keeper.kept.get(kernel, ()))
+            launches = tuple(watch.kept(kernel))
             yield SavedKernel(kernel.name, text, variants, uses, launches, refused)
 
 
-def _uses(kernel: Kernel, before: dict[_Key, tuple[int, float]]) -> Iterator[Use]:
+def _uses(kernel: Kernel, before: dict[_Key, tuple[int, float]], watch: _Watch) -> Iterator[Use]:
     for variant, sizes, count, seconds, number in kernel.records():
         earlier, spent = before.get((kernel, variant, sizes), (0, 0.0))
         if count > earlier:
             report = kernel.report(variant, sizes)
-            yield Use(variant, sizes, count - earlier, seconds - spent, number, report)
+            places = watch.places(kernel, variant, sizes)
+            yield Use(variant, sizes, count - earlier, seconds - spent, number, report, places)
 
 
 def _spans(found: list[tuple[str, int, int, int, int, int, int, int, int]]) -> Iterator[Span]:
@@ -141,6 +142,28 @@ def _fallbacks(before: Counter[str]) -> Iterator[Fallback]:
     reasons = _C.fallback_reasons()
     for op, calls in sorted((Counter(_C.fallbacks()) - before).items(), key=lambda item: -item[1]):
         yield Fallback(op, calls, reasons.get(op, ""))
+
+
+class _Watch:
+    """Called around every launch: counts where launches come from, and lets the keeper keep."""
+
+    def __init__(self, keeper: _Keeper | None) -> None:
+        self._keeper = keeper
+        self._places: dict[_Key, Counter[str]] = {}
+
+    def __call__(self, kernel: Kernel, variant: int, numbers: _Numbers, after: bool) -> None:
+        if not after:
+            counts = self._places.setdefault((kernel, variant, numbers[1]), Counter())
+            counts[calling_place()] += 1
+        if self._keeper is not None:
+            self._keeper(kernel, variant, numbers, after)
+
+    def places(self, kernel: Kernel, variant: int, sizes: tuple[int, ...]) -> dict[str, int]:
+        """How many launches came from every line."""
+        return dict(self._places.get((kernel, variant, sizes), {}))
+
+    def kept(self, kernel: Kernel) -> list[Launch]:
+        return self._keeper.kept.get(kernel, []) if self._keeper is not None else []
 
 
 class _Keeper:

@@ -17,7 +17,7 @@ import json
 import struct
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ from openspyre.errors import SpyreError
 from openspyre.runtime.whole_file import write_whole
 
 MAGIC = b"SPYRERUN"
-VERSION = 1
+VERSION = 2
 _HEAD = struct.Struct("<8sIQQ32s")
 _LARGEST = 1 << 40  # bytes of one blob: more is nonsense
 
@@ -83,6 +83,7 @@ class Use:
     Attributes:
         number: what spans call it.
         report: what one launch cost the card, by field of `card.native.Report`.
+        places: how many of the launches came from which line of the user's.
     """
 
     variant: int
@@ -91,6 +92,7 @@ class Use:
     host_seconds: float
     number: int
     report: Mapping[str, int]
+    places: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +250,7 @@ def _checked(data: bytes, path: Path) -> tuple[bytes, bytes]:
     if version != VERSION:
         raise InvalidRun(
             f"{path} has format {version}, this version of openspyre reads {VERSION}",
-            hint="use the version of openspyre that wrote it",
+            hint="use the version of openspyre that wrote it, or capture the run again",
         )
     expected = _HEAD.size + header + blobs
     if len(data) < expected:

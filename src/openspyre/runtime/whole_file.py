@@ -12,11 +12,15 @@ PARTIAL = ".partial"
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file beside its place and renames it.
+    """Writes a file beside its place and renames it; a device or pipe is written to.
 
     Raises:
         OSError: the folder is missing, full or not writable; nothing is left in it.
     """
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return
+    path = path.resolve()  # a link stays
     descriptor, partial = tempfile.mkstemp(PARTIAL, dir=path.parent)
     try:
         with open(descriptor, "wb") as file:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from openspyre.card.report import Bounds, bounds
@@ -17,10 +17,11 @@ from openspyre.runtime.sources import SectionShares, cycles_by_owner, shared_sec
 from openspyre.spec import CardSpec
 from openspyre.tools.forward import forward_traced
 from openspyre.tools.layered import Layered, kept_layers, stand_ins
+from openspyre.tools.progress import Step
 
 _FACTORS = (0.5, 2.0)
+_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 Cycles = Mapping[str, float]  # by owner
-Step = Callable[[str], None]
 Shares = tuple[float, float]
 
 
@@ -59,6 +60,20 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of device memory that stay in use: of weights and the cache. The card has `card`."""
+
+    weights: int
+    cache: int
+    card: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether the card has room for them; results between kernels come on top."""
+        return self.weights + self.cache <= self.card
+
+
+@dataclass(frozen=True, slots=True)
 class Estimated:
     """Card time of a phase.
 
@@ -67,6 +82,7 @@ class Estimated:
         sensitivity: for every guessed constant the shares by which half and twice of it move
             the time.
         compiled_layers: the numbers of the layers that were compiled.
+        memory: what the forward needs of the card's memory.
         fallbacks: ops that would run on the CPU; their time is not in the estimate.
     """
 
@@ -76,6 +92,7 @@ class Estimated:
     parts: tuple[Part, ...]
     sensitivity: Mapping[str, Shares]
     compiled_layers: tuple[int, ...]
+    memory: Memory
     fallbacks: tuple[str, ...]
 
     @property
@@ -99,9 +116,10 @@ def estimated(
     """
     kept = kept_layers(model.kinds)
     step(f"{phase.name}: tracing {len(kept)} of {len(model.kinds)} layers")
-    traced = forward_traced(
+    forward = forward_traced(
         model, kept, tokens=phase.tokens, context=phase.context, batch=batch, dtype=dtype
     )
+    traced = forward.traced
     step(f"{phase.name}: compiling")
     compiled = [_compiled(kernel, card, model.name) for kernel in traced.kernels]
     step(f"{phase.name}: timing")
@@ -126,6 +144,11 @@ def estimated(
             for name, pair in changed.items()
         },
         tuple(kept),
+        Memory(
+            model.parameters * _BYTES[dtype],
+            whole.cache_bytes(forward.cache_bytes),
+            card.memory_bytes,
+        ),
         traced.fallbacks,
     )
 
@@ -225,6 +248,10 @@ class _Whole:
         if part not in self.model.kind_names:
             return 1
         return self.model.kinds.count(self.model.kind_names.index(part))
+
+    def cache_bytes(self, kept: Sequence[int]) -> int:
+        """Of the whole model, from those of the kept layers."""
+        return sum(kept[n] for n in stand_ins(self.model.kinds, self.kept)) if kept else 0
 
     def cycles(self, found: Cycles) -> float:
         return sum(cycles * self.times(who) for who, cycles in found.items())

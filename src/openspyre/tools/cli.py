@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
+import openspyre
 from openspyre.runtime.cache import Contents, chosen_cache
 from openspyre.settings import settings
 from openspyre.tools.estimate import estimate
 from openspyre.tools.machine import doctor, info
 from openspyre.tools.replay import replay
 from openspyre.tools.report import capture, explain, report
-from openspyre.tools.scripts import SCRIPT
+from openspyre.tools.scripts import SCRIPT, told
 from openspyre.tools.smi import smi
 
 app = typer.Typer(
@@ -50,6 +51,8 @@ def accuracy(
 
     A script defines `model` (a torch.nn.Module) and `inputs` (a tensor, tuple or dict).
     """
+    with told("accuracy"):
+        openspyre.require()
     from openspyre.tools.accuracy_command import report
 
     switches = ["card", *(switch or ())]

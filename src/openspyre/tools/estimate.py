@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import openspyre
 from openspyre.errors import SpyreError
 from openspyre.spec import BOARD_POWER_W, CALIBRATED, CardSpec
+from openspyre.tools.progress import Step, progress
 from openspyre.tools.scripts import told
 from openspyre.tools.what_if import changed_card, notes
 
 if TYPE_CHECKING:
-    from openspyre.tools.card_time import Estimated, Part, Phase, Step
+    from openspyre.tools.card_time import Estimated, Memory, Part, Phase
     from openspyre.tools.layered import Layered
 
 DTYPES = ("float16", "bfloat16", "float32")
@@ -56,7 +56,7 @@ def estimate(
         asked = _Asked(config, _overrides(override or ()), prefill, decode, batch, dtype)
         card = changed_card(changes or ())
         openspyre.require()
-        with _progress() as step:
+        with progress() as step:
             model, found = _estimates(asked, card, step)
     about = _about(model, asked, changes or ())
     if as_object:
@@ -119,21 +119,13 @@ def _estimates(asked: _Asked, card: CardSpec, step: Step) -> tuple[Layered, list
     ]
 
 
-@contextmanager
-def _progress() -> Iterator[Step]:
-    """A bar on stderr; gives the function that says what begins."""
-    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("loading", total=None)
-        yield lambda text: bar.update(task, description=text)
-
-
 # --- what is printed ------------------------------------------------------------------------------
 
 
 def _about(model: Layered, asked: _Asked, changes: Sequence[str]) -> dict[str, Any]:
     """What all times of the output have in common."""
+    from openspyre.tools.experts import ASSUMED
+
     return {
         "model": {
             "type": model.config.model_type,
@@ -146,7 +138,7 @@ def _about(model: Layered, asked: _Asked, changes: Sequence[str]) -> dict[str, A
         "changes": list(changes),
         "held_out_error": CALIBRATED.held_out,
         "held_out_source": CALIBRATED.source,
-        "notes": list(notes(changes)),
+        "notes": [*notes(changes), *([ASSUMED] if model.has_experts else [])],
     }
 
 
@@ -156,6 +148,7 @@ def _as_dict(found: Estimated) -> dict[str, Any]:
         row["each_us"] = part.each_us
     held_out = CALIBRATED.held_out
     return plain | {
+        "memory": plain["memory"] | {"fits": found.memory.fits},
         "moved": found.moved,
         "held_out_error": held_out,
         "us_held_out": [found.us * (1 - held_out), found.us * (1 + held_out)],
@@ -226,6 +219,20 @@ def _moved(shares: tuple[float, float]) -> str:
     return f"{100 * low:+.1f}/{100 * high:+.1f} %"
 
 
+def memory_sentence(memory: Memory) -> str:
+    """What has to lie in device memory, and whether it does."""
+    gib = {f.name: getattr(memory, f.name) / 2**30 for f in fields(memory)}
+    needed = (
+        f"Device memory: {gib['weights']:,.2f} GiB of weights, {gib['cache']:,.2f} GiB of cache:"
+    )
+    if memory.fits:
+        return f"{needed} they fit in the card's {gib['card']:,.0f} GiB."
+    return (
+        f"{needed} MORE than the card's {gib['card']:,.0f} GiB. The time is that of a card with"
+        " room for them."
+    )
+
+
 def _sentences(one: Estimated, held_out: float) -> str:
     """What follows from the total, with its error."""
     kept = ", ".join(map(str, one.compiled_layers))
@@ -234,6 +241,7 @@ def _sentences(one: Estimated, held_out: float) -> str:
         f" {one.us / one.bounds.s2:.2f} x bound S2."
         f" Energy at most {_joule(one):,.2f} J ({BOARD_POWER_W:g} W for all of the time:"
         " an upper bound, no estimate).",
+        memory_sentence(one.memory),
         f"Layers {kept} were compiled in one model; the others take the time of their like.",
     ]
     moving = {n: s for n, s in one.sensitivity.items() if max(map(abs, s)) >= 5e-4}
@@ -243,5 +251,7 @@ def _sentences(one: Estimated, held_out: float) -> str:
     else:
         said.append("Half and twice of any guessed constant move the total by less than 0.05 %.")
     if one.fallbacks:
-        said.append(f"Not in the time, for they run on the CPU: {', '.join(one.fallbacks)}.")
+        calls = Counter(one.fallbacks).items()
+        listed = ", ".join(f"{op} x {count}" for op, count in calls)
+        said.append(f"Not in the time, for they run on the CPU (calls of few layers): {listed}.")
     return "\n".join(said)

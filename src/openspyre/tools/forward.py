@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,9 +17,21 @@ if TYPE_CHECKING:
     from openspyre.frontend.shapes_only import Traced
 
 
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """What one forward of a cut model is.
+
+    Attributes:
+        cache_bytes: what every layer's keys, values and states take.
+    """
+
+    traced: Traced
+    cache_bytes: tuple[int, ...]
+
+
 def forward_traced(
     model: Layered, kept: Sequence[int], *, tokens: int, context: int, batch: int, dtype: str
-) -> Traced:
+) -> Forward:
     """The kernels of one forward of a model that has the layers `kept` alone.
 
     A decoder computes the logits of the last position and keeps its keys and values in a static
@@ -27,25 +41,54 @@ def forward_traced(
         SpyreError: the model does not trace.
     """
     # Loads Inductor, which needs the device to be registered.
-    from openspyre.frontend.shapes_only import fake_mode, faked, traced
+    from openspyre.frontend.shapes_only import NoSingleGraph, fake_mode, faked, traced
 
     config = cut_config(model.config, kept)
     kind = getattr(torch, dtype)
     module = bare_model(config, kind)
     mode = fake_mode()
     faked(module, mode)
+    caches: list[Any] = []
     with mode, torch.no_grad():
         ids = torch.zeros((batch, tokens), dtype=torch.int64, device="spyre")
         arguments: dict[str, Any] = {"input_ids": ids}
         if model.decodes:
             positions = torch.arange(context - tokens, context, device="spyre")
+            caches.append(_cache(module, config, ids, context))
             arguments |= {
                 "position_ids": positions.expand(batch, tokens),
-                "past_key_values": _cache(module, config, ids, context),
+                "past_key_values": caches[0],
                 "use_cache": True,
                 "logits_to_keep": 1,
             }
-    return traced(module, mode, arguments)
+        taken = _taken(module, arguments, config.model_type)
+        mask = torch.ones((batch, context), dtype=torch.int64, device="spyre")
+    try:
+        found = traced(module, mode, taken)
+    except NoSingleGraph:
+        # Some models make their mask from the length of what is in the cache, which is a value.
+        found = traced(module, mode, {**taken, "attention_mask": mask})
+    return Forward(found, tuple(map(_bytes_of, caches[0].layers)) if caches else ())
+
+
+def _taken(module: nn.Module, arguments: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The arguments that the model's forward takes."""
+    names = inspect.signature(module.forward).parameters
+    if "input_ids" not in names:
+        raise SpyreError(
+            f"a model of type {kind} takes no tokens",
+            why=f"it takes {next(iter(names))}",
+            hint="estimate takes models of text",
+        )
+    if any(one.kind is one.VAR_KEYWORD for one in names.values()):
+        return arguments
+    return {name: value for name, value in arguments.items() if name in names}
+
+
+def _bytes_of(layer: Any) -> int:
+    """What the tensors of a layer's cache take."""
+    held = torch.utils._pytree.tree_leaves(vars(layer))
+    return sum(t.numel() * t.element_size() for t in held if isinstance(t, torch.Tensor))
 
 
 def _cache(module: nn.Module, config: Any, ids: torch.Tensor, context: int) -> Any:

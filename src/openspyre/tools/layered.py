@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 from openspyre.errors import SpyreError
+from openspyre.tools.experts import EVEN, has_experts, register
 
 Kind = tuple[object, ...]
 _ALIKE = 2  # layers of a kind that are compiled, besides the first two and the last
@@ -28,6 +30,7 @@ class Layered:
         kind_names: by number.
         parameters: of the whole model, shared ones once.
         decodes: it takes a cache and gives logits.
+        has_experts: it is a mixture of experts (`experts`).
     """
 
     config: Any
@@ -36,6 +39,7 @@ class Layered:
     kind_names: tuple[str, ...]
     parameters: int
     decodes: bool
+    has_experts: bool
 
 
 def configured(source: str, overrides: Mapping[str, Any]) -> Any:
@@ -55,10 +59,13 @@ def configured(source: str, overrides: Mapping[str, Any]) -> Any:
     elif source in types:
         given = {"model_type": source}
     else:
+        near = difflib.get_close_matches(source, types, 3)
         raise SpyreError(
             f"{source} is no config.json, no folder with one and no model type",
             why="names on a hub cannot be fetched here",
-            hint="download the model's config.json, or name a type: granite --override "
+            hint=f"did you mean {' or '.join(near)}?"
+            if near
+            else "download the model's config.json, or name a type: granite --override "
             "num_hidden_layers=40",
         )
     given = {**given, **overrides}
@@ -87,6 +94,12 @@ def layered(config: Any) -> Layered:
     Raises:
         SpyreError: it cannot be made, or has no one list of `num_hidden_layers` layers.
     """
+    if getattr(config, "is_encoder_decoder", False):
+        raise SpyreError(
+            f"a model of type {config.model_type} has no one stack of layers",
+            why="it is an encoder and a decoder",
+            hint="estimate takes decoders and encoders with one stack",
+        )
     model = bare_model(config, torch.float16)
     count = getattr(config, "num_hidden_layers", None)
     lists = [
@@ -106,7 +119,9 @@ def layered(config: Any) -> Layered:
     kinds = [numbers.setdefault(_kind(config, n, layers[n]), len(numbers)) for n in range(count)]
     parameters = sum(p.numel() for p in model.parameters())
     names = _kind_names(config, kinds, len(numbers))
-    return Layered(config, name, tuple(kinds), names, parameters, _decodes(config))
+    return Layered(
+        config, name, tuple(kinds), names, parameters, _decodes(config), has_experts(model)
+    )
 
 
 def _kind_names(config: Any, kinds: Sequence[int], count: int) -> tuple[str, ...]:
@@ -166,9 +181,12 @@ def bare_model(config: Any, dtype: torch.dtype) -> nn.Module:
         SpyreError: transformers cannot make it.
     """
     factory = _factory(config)
+    register()
     try:
         with torch.device("meta"):
-            model: nn.Module = factory.from_config(config, dtype=dtype).eval()
+            model: nn.Module = factory.from_config(
+                config, dtype=dtype, experts_implementation=EVEN
+            ).eval()
     except Exception as error:  # the code of any model
         raise SpyreError(
             f"a model of type {config.model_type} cannot be made of its config", why=_line(error)
@@ -185,12 +203,14 @@ def _factory(config: Any) -> Any:
 def _decodes(config: Any) -> bool:
     """Whether it is a causal language model: types that can be both say so by `is_decoder`."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
 
     architectures = getattr(config, "architectures", None) or ()
     if architectures:
         return any(name in CAUSAL.values() for name in architectures)
-    both = "is_decoder" in type(config).__annotations__ and not config.is_decoder
-    return config.model_type in CAUSAL and not both
+    if config.model_type in MASKED and not getattr(config, "is_decoder", False):
+        return False
+    return config.model_type in CAUSAL
 
 
 def _kind(config: Any, number: int, layer: nn.Module) -> Kind:
@@ -207,5 +227,6 @@ def _kind(config: Any, number: int, layer: nn.Module) -> Kind:
 
 
 def _line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+    """What an error says, in one line: messages of configs have what is wrong in their second."""
+    words = " ".join(" ".join(str(error).strip().splitlines()[:2]).split())
+    return f"{type(error).__name__}: {words[:300]}" if words else type(error).__name__

@@ -75,6 +75,7 @@ _LINES: tuple[Column, ...] = (
     ("ring", "ring_bytes", _bytes),
     ("limiting", "limiting", str),
 )
+_WORDS = ("why",)  # columns of prose
 _FALLBACKS: tuple[Column, ...] = (("op", "op", str), ("calls", "calls", _count))
 
 
@@ -88,8 +89,8 @@ def page(report: Mapping[str, Any]) -> str:
         '<div class="chart" id="timeline"></div></section>',
         _kernel_table(report["kernels"]),
         "<section><h2>Roofline</h2><p>Operations are those of PT and SFU; the dashed roof is what "
-        'device memory sustains in one direction.</p><div class="chart" id="roofline"></div>'
-        "</section>",
+        "device memory sustains in one direction. Darker: more cycles.</p>"
+        '<div class="chart" id="roofline"></div></section>',
         _line_table(report["lines"]),
         _kernel_details(report["kernels"]),
         _fallbacks(report["fallbacks"]),
@@ -136,7 +137,9 @@ def _kernel_table(kernels: Sequence[Mapping[str, Any]]) -> str:
         + _cells(f"kernels.{n}", kernel, _KERNELS)
         for n, kernel in enumerate(kernels)
     )
-    return f"<section><h2>Kernels</h2>{_table(('kernel',), _KERNELS, rows)}</section>"
+    return (
+        f"<section><h2>Kernels</h2>{_table(('kernel',), _KERNELS, rows, kind='kernels')}</section>"
+    )
 
 
 def _line_table(lines: Sequence[Mapping[str, Any]]) -> str:
@@ -189,7 +192,9 @@ def _fallbacks(fallbacks: Sequence[Mapping[str, Any]]) -> str:
     if not fallbacks:
         return "<section><h2>On the CPU</h2><p>Every op ran on the card.</p></section>"
     rows = (
-        "<tr>" + _cells(f"fallbacks.{n}", one, _FALLBACKS) + f"<td>{escape(one['reason'])}</td>"
+        "<tr>"
+        + _cells(f"fallbacks.{n}", one, _FALLBACKS)
+        + f'<td class="words">{escape(one["reason"])}</td>'
         for n, one in enumerate(fallbacks)
     )
     table = _table((), (*_FALLBACKS, ("why", "reason", str)), rows)
@@ -211,10 +216,13 @@ def _facts(report: Mapping[str, Any]) -> str:
 def _table(
     first: Iterable[str], columns: Iterable[Column], rows: Iterable[str], kind: str = ""
 ) -> str:
-    headers = "".join(f"<th>{escape(name)}</th>" for name in (*first, *(c[0] for c in columns)))
+    headers = "".join(
+        f"<th{' class=words' if name in _WORDS else ''}>{escape(name)}</th>"
+        for name in (*first, *(c[0] for c in columns))
+    )
     body = "".join(f"{row}</tr>" for row in rows)
     return (
-        f'<div class="wide"><table class="{kind}"><thead><tr>{headers}</tr></thead>'
+        f'<div class="wide" tabindex="0"><table class="{kind}"><thead><tr>{headers}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,12 +12,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from openspyre.card.native import debug_mode
-from openspyre.errors import InvalidSetting
+from openspyre.card.native import DebugMode, debug_mode
+from openspyre.errors import InvalidSetting, SpyreError
 from openspyre.runtime.replay import Outcome, as_dict, replayed
-from openspyre.runtime.saved import read_run
+from openspyre.runtime.saved import Run, SavedKernel, read_run
 from openspyre.runtime.traced import card_of
 from openspyre.settings import DEBUG_MODES
+from openspyre.spec import CardSpec
+from openspyre.tools.progress import Step, progress
 from openspyre.tools.scripts import told
 
 AsObjects = Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")]
@@ -42,13 +44,9 @@ def replay(
         words = [word.strip() for word in debug.split(",") if word.strip()]
         if not set(words) <= set(DEBUG_MODES):
             raise InvalidSetting(f"--debug {debug} means nothing", hint=", ".join(DEBUG_MODES))
-        modes = debug_mode(words)
-        outcomes = [
-            outcome
-            for one in run.kernels
-            if kernel in one.name
-            for outcome in replayed(one, card, again=again, debug=modes)
-        ]
+        chosen = _chosen(run, kernel)
+        with progress() as step:
+            outcomes = list(_outcomes(chosen, card, again, debug_mode(words), step))
     if as_object:
         print(json.dumps([as_dict(outcome) for outcome in outcomes], indent=1))
     else:
@@ -58,7 +56,25 @@ def replay(
     raise typer.Exit(0 if all(outcome.ok for outcome in outcomes) else 1)
 
 
-def _print(outcomes: Iterable[Outcome]) -> None:
+def _chosen(run: Run, part: str) -> list[SavedKernel]:
+    """The kernels with a part in their name."""
+    if chosen := [kernel for kernel in run.kernels if part in kernel.name]:
+        return chosen
+    if not run.kernels:
+        raise SpyreError(f"no kernel was launched in the run of {run.command}", why=run.error)
+    names = ", ".join(sorted({kernel.name for kernel in run.kernels}))
+    raise SpyreError(f"no kernel has {part} in its name", hint=f"there are {names}")
+
+
+def _outcomes(
+    kernels: Sequence[SavedKernel], card: CardSpec, again: bool, modes: DebugMode, step: Step
+) -> Iterator[Outcome]:
+    for number, kernel in enumerate(kernels, 1):
+        step(f"kernel {number} of {len(kernels)}")
+        yield from replayed(kernel, card, again=again, debug=modes)
+
+
+def _print(outcomes: Sequence[Outcome]) -> None:
     table = Table("kernel", "sizes", "", "cycles", "values", box=None)
     for outcome in outcomes:
         table.add_row(
@@ -73,6 +89,8 @@ def _print(outcomes: Iterable[Outcome]) -> None:
     for outcome in outcomes:
         if outcome.problem:
             console.print(f"[red]{escape(outcome.kernel)}[/red]: {escape(outcome.problem)}")
+    equal = sum(outcome.ran and outcome.ok for outcome in outcomes)
+    console.print(f"{equal} of {len(outcomes)} gave the values that they gave then", markup=False)
 
 
 def _cycles(outcome: Outcome) -> str:

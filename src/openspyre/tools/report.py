@@ -17,6 +17,7 @@ from rich.table import Table
 from openspyre.runtime.saved import Run, is_run, read_run, write_run
 from openspyre.settings import byte_count
 from openspyre.tools.page import page
+from openspyre.tools.progress import progress
 from openspyre.tools.run_report import as_json, report_of
 from openspyre.tools.scripts import (
     Arguments,
@@ -25,6 +26,7 @@ from openspyre.tools.scripts import (
     Ended,
     Recorded,
     Target,
+    check_writable,
     record_script,
     told,
 )
@@ -53,11 +55,13 @@ def report(
     The exit code is the script's; 2 where there is nothing to report on.
     """
     with told("report"):
+        check_writable(output, save, trace)
         recorded = _recorded(target, arguments, module=module, quiet=as_object)
-        found = report_of(recorded.run)
-        output.write_text(page(found))
         if save is not None:
-            write_run(recorded.run, save)
+            write_run(recorded.run, save)  # first: it needs nothing that could fail
+        with progress() as step:
+            found = report_of(recorded.run, step)
+        output.write_bytes(page(found).encode(errors="replace"))
         if trace is not None:
             trace.write_text(json.dumps(as_trace(recorded.run)))
     if as_object:
@@ -84,6 +88,7 @@ def capture(
     """
     with told("capture"):
         room = byte_count(limit)
+        check_writable(output)
         recorded = record_script(
             target, arguments, module=module, quiet=as_object, inputs=room, wanted=kernel
         )

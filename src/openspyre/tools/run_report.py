@@ -28,9 +28,11 @@ from openspyre.ir.kernel import Kernel
 from openspyre.ir.program import Program
 from openspyre.ir.text import parse_kernel, print_kernel
 from openspyre.ir.text_program import print_program
-from openspyre.runtime.saved import Run, SavedKernel, Use
+from openspyre.runtime.places import split_place
+from openspyre.runtime.saved import Run, SavedKernel, Span, Use
 from openspyre.runtime.traced import Tracer, card_of
 from openspyre.spec import CardSpec
+from openspyre.tools.progress import Step, silent
 
 FORMAT = 1
 BINS = 120
@@ -54,8 +56,11 @@ class _Traced:
     costs: tuple[LineCost, ...]
 
 
-def report_of(run: Run) -> dict[str, Any]:
+def report_of(run: Run, step: Step = silent) -> dict[str, Any]:
     """The report of a run.
+
+    Args:
+        step: is told what begins.
 
     Raises:
         InvalidRun, InvalidProgram: another version wrote the run.
@@ -64,7 +69,8 @@ def report_of(run: Run) -> dict[str, Any]:
     kernels, notes = [], []
     everything: list[_Traced] = []
     with Tracer(card) as tracer:
-        for kernel in run.kernels:
+        for number, kernel in enumerate(run.kernels, 1):
+            step(f"timing kernel {number} of {len(run.kernels)}")
             traced = [_traced(tracer, kernel, use) for use in kernel.uses]
             everything += traced
             notes += [note for one in traced for note in _differences(one)]
@@ -73,15 +79,19 @@ def report_of(run: Run) -> dict[str, Any]:
         kernels.sort(key=lambda entry: -entry["cycles"])
         for entry in kernels[:SHOWN_TIMELINES]:
             entry["over_time"] = _over_time(tracer, entry, run, card)
+    step("adding up")
     for entry in kernels:
         del entry["index"]
     if len(kernels) > SHOWN_TIMELINES:
         notes.append(f"timelines of the {SHOWN_TIMELINES} kernels with most card time only")
     notes += [f"kernel {k.name} did not compile" for k in run.kernels if k.refused]
     totals = _totals(kernels, run, card)
-    spans = [asdict(span) for span in run.spans[:SHOWN_SPANS]]
-    if len(run.spans) > SHOWN_SPANS:
-        notes.append(f"the run's timeline has the first {SHOWN_SPANS} of {len(run.spans)} spans")
+    spans = shown_spans(run.spans)
+    if len(spans) < len(run.spans):
+        notes.append(
+            f"the timeline shows {len(run.spans)} launches and copies as {len(spans)} spans:"
+            " those close to each other are joined"
+        )
     return {
         "format": FORMAT,
         "command": run.command,
@@ -93,7 +103,7 @@ def report_of(run: Run) -> dict[str, Any]:
         "kernels": kernels,
         "lines": _user_lines(everything),
         "fallbacks": [asdict(f) for f in run.fallbacks],
-        "spans": spans,
+        "spans": [asdict(span) for span in spans],
         "notes": notes,
     }
 
@@ -234,18 +244,63 @@ def _totals(kernels: Sequence[Mapping[str, Any]], run: Run, card: CardSpec) -> d
     }
 
 
+def shown_spans(spans: Sequence[Span], most: int = SHOWN_SPANS) -> list[Span]:
+    """At most so many spans that look as all do: neighbours on an engine are joined.
+
+    What is joined is named by what took longest of it, and is `use` 0 unless all are one use's.
+    """
+    if len(spans) <= most:
+        return list(spans)
+    begin, end = min(s.start for s in spans), max(s.end for s in spans)
+    rows: dict[tuple[int, str], list[Span]] = {}
+    for span in sorted(spans, key=lambda s: s.start):
+        rows.setdefault((span.device, span.engine), []).append(span)
+    slots = max(1, most // len(rows))
+    width = (end - begin) / slots or 1
+    found = []
+    for row in rows.values():
+        for _, group in groupby(row, lambda span: min(slots - 1, (span.start - begin) // width)):
+            found.append(_one_span(list(group)))
+    return sorted(found, key=lambda span: span.start)
+
+
+def _one_span(group: Sequence[Span]) -> Span:
+    longest = max(group, key=lambda span: span.end - span.start)
+    uses = {span.use for span in group}
+    return replace(
+        longest,
+        use=uses.pop() if len(uses) == 1 else 0,
+        start=min(span.start for span in group),
+        end=max(span.end for span in group),
+        host_start=min(span.host_start for span in group),
+        host_end=max(span.host_end for span in group),
+    )
+
+
 def _user_lines(traced: Sequence[_Traced]) -> list[dict[str, Any]]:
     """The heat map of the user's lines over all kernels, most cycles first."""
     entries = [
-        (line_of(cost.source), one.kernel.name, _line_entry(cost, one.use.launches))
+        (place, one.kernel.name, _line_entry(cost, launches))
         for one in traced
         for cost in one.costs
+        for place, launches in _places_of(cost.source, one.use)
     ]
     entries.sort(key=lambda item: item[0])
     found = [_joined(place, list(group)) for place, group in groupby(entries, lambda e: e[0])]
     total = sum(line["cycles"] for line in found)
     shared = [{**line, "share": _share(line["cycles"], total)} for line in found]
     return sorted(shared, key=lambda line: -float(line["cycles"]))
+
+
+def _places_of(source: str, use: Use) -> Iterator[tuple[tuple[str, str], int]]:
+    """The lines that launches of a use belong to, with how many: that of the source, where it
+    names one, else those that launched the kernel (eager ops)."""
+    place, code = line_of(source)
+    counted = sum(use.places.values()) if not place else 0
+    for text, launches in use.places.items() if counted else ():
+        yield split_place(text) if text else ("", code), launches
+    if counted < use.launches:
+        yield (place, code), use.launches - counted
 
 
 def _joined(place: tuple[str, str], group: list[tuple[Any, str, dict[str, Any]]]) -> dict[str, Any]:
@@ -271,9 +326,8 @@ def line_of(source: str) -> tuple[str, str]:
     ('', 'add, mul')
     """
     text = source[: source.rfind(" [")] if source.endswith("]") and " [" in source else source
-    place, _, code = text.partition(" ")
-    file, _, number = place.rpartition(":")
-    return (place, code) if file and number.isdecimal() else ("", source)
+    place, code = split_place(text)
+    return (place, code) if place else ("", source)
 
 
 def as_json(report: Mapping[str, Any]) -> str:

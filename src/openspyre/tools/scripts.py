@@ -1,14 +1,18 @@
-"""Running a user's program inside a command, as `python FILE` or `python -m MODULE` would."""
+"""Running a user's program inside a command, as `python FILE`, `-` or `-m MODULE` would."""
 
 from __future__ import annotations
 
 import os
 import runpy
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,7 +26,7 @@ if TYPE_CHECKING:  # needs torch
 # Options of the command stand before the script; what comes after it is the script's.
 SCRIPT = {"allow_interspersed_args": False}
 Target = Annotated[
-    str, typer.Argument(metavar="SCRIPT", help="A Python file, or with -m a module.")
+    str, typer.Argument(metavar="SCRIPT", help="A Python file, - for stdin, or with -m a module.")
 ]
 Arguments = Annotated[
     list[str] | None, typer.Argument(metavar="[ARGS]...", help="What the script gets.")
@@ -44,25 +48,67 @@ class Ended:
 def run_script(target: str, arguments: Sequence[str], *, module: bool) -> Ended:
     """Runs a program of the user's in this process. What it raises is printed, not raised.
 
+    It has ended when its threads have, daemons apart.
+
     Raises:
-        SpyreError: there is no such file.
+        SpyreError: there is no such file or module.
     """
-    if not module and not os.path.isfile(target):
-        raise SpyreError(f"there is no file {target}", hint="-m runs a module")
     with _as_main(target, arguments, module=module):
+        _check_there(target, module=module)
         try:
-            if module:
-                runpy.run_module(target, run_name="__main__", alter_sys=True)
-            else:
-                runpy.run_path(target, run_name="__main__")
+            _run(target, module=module)
         except SystemExit as exit_:
             return _exited(exit_)
         except KeyboardInterrupt:
             return Ended(130, "interrupted")
         except BaseException as error:  # a process edge: the script is the user's
-            traceback.print_exc()
+            traceback.print_exception(error.with_traceback(_users_part(error.__traceback__)))
             return Ended(1, "".join(traceback.format_exception_only(error)).strip())
+        finally:
+            _join_threads()
     return Ended()
+
+
+def _run(target: str, *, module: bool) -> None:
+    if module:
+        runpy.run_module(target, run_name="__main__", alter_sys=True)
+    elif target == "-" or not (os.path.isfile(target) or os.path.isdir(target)):
+        # A stream, which runpy would read twice.
+        name = "<stdin>" if target == "-" else target
+        text = sys.stdin.read() if target == "-" else Path(target).read_text(encoding="utf-8")
+        exec(compile(text, name, "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
+    else:
+        runpy.run_path(target, run_name="__main__")
+
+
+def _check_there(target: str, *, module: bool) -> None:
+    if module:
+        with suppress(ImportError, ValueError):  # of a package around it
+            if find_spec(target) is not None:
+                return
+        raise SpyreError(f"there is no module {target}", hint="without -m, SCRIPT is a file")
+    if target != "-" and not os.path.exists(target):
+        raise SpyreError(f"there is no file {target}", hint="-m runs a module")
+    if os.path.isdir(target) and not os.path.exists(os.path.join(target, "__main__.py")):
+        raise SpyreError(f"{target} is a folder", why="it has no __main__.py to run")
+
+
+def _users_part(trace: TracebackType | None) -> TracebackType | None:
+    """Without the frames that brought us to the script; none if it was never reached."""
+    inside = trace
+    while inside is not None and _is_ours(inside.tb_frame.f_code.co_filename):
+        inside = inside.tb_next
+    return inside
+
+
+def _is_ours(file: str) -> bool:
+    return file == __file__ or file == runpy.__file__ or file.startswith("<frozen")
+
+
+def _join_threads() -> None:
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.current_thread():
+            thread.join()
 
 
 def _exited(exit_: SystemExit) -> Ended:
@@ -77,7 +123,8 @@ def _exited(exit_: SystemExit) -> Ended:
 def _as_main(target: str, arguments: Sequence[str], *, module: bool) -> Iterator[None]:
     kept = sys.argv, sys.path[:]
     sys.argv = [target, *arguments]
-    sys.path.insert(0, os.getcwd() if module else os.path.dirname(os.path.abspath(target)))
+    here = module or target == "-" or os.path.isdir(target)
+    sys.path.insert(0, os.getcwd() if here else os.path.dirname(os.path.abspath(target)))
     try:
         yield
     finally:
@@ -110,12 +157,44 @@ def record_script(
 
     command = " ".join([*(["-m"] if module else []), target, *(arguments or ())])
     with (
-        redirect_stdout(sys.stderr) if quiet else nullcontext(),
+        _on_stderr() if quiet else nullcontext(),
         recorded(command, inputs, wanted) as recorder,
     ):
         ended = run_script(target, arguments or (), module=module)
         recorder.error = ended.error
     return Recorded(recorder.run, ended)
+
+
+@contextmanager
+def _on_stderr() -> Iterator[None]:
+    """Inside, stdout is stderr: for Python, for C, and for processes that are started."""
+    with ExitStack() as undo:
+        with suppress(OSError, ValueError):  # no such descriptors: a test, an embedded Python
+            sys.stdout.flush()
+            kept = os.dup(1)
+            undo.callback(os.close, kept)
+            undo.callback(os.dup2, kept, 1)
+            os.dup2(2, 1)
+        undo.enter_context(redirect_stdout(sys.stderr))
+        yield
+
+
+def check_writable(*files: Path | None) -> None:
+    """Before a long run: whether its files can be written.
+
+    Raises:
+        SpyreError: one of them cannot.
+    """
+    for file in files:
+        if file is None:
+            continue
+        folder = file.absolute().parent
+        why = f"{folder} is no folder that can be written to"
+        if file.is_dir():
+            why = "it is a folder"
+        elif os.access(file if file.exists() and not file.is_file() else folder, os.W_OK):
+            continue
+        raise SpyreError(f"cannot write {file}", why=why)
 
 
 @contextmanager

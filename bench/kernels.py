@@ -1,0 +1,194 @@
+"""Card time of kernels beside bound S2 of their work: what the compiler is judged by.
+
+Every case is compiled from shapes alone, on torch.compile's own path, and timed by the card's
+clock: nothing of this machine is in the numbers. --only TEXT takes the cases whose name has it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from measurement import Measurement, options, report
+from torch import Tensor, nn
+
+import openspyre
+from openspyre.card.native import SoftwareCard
+from openspyre.card.report import bounds
+from openspyre.compiler.emit import emit
+from openspyre.compiler.least_work import Work, least_work
+from openspyre.compiler.pipeline import plan_kernel
+from openspyre.ir.kernel import Kernel
+from openspyre.spec import SPYRE_CARD_V1
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A function of float16 tensors.
+
+    Attributes:
+        target: times bound S2.
+        pt_target: the least share of the time that PT is busy, where that is a target.
+        published_us: a measured time to stay below.
+    """
+
+    name: str
+    function: Callable[..., Tensor]
+    shapes: tuple[Shape, ...]
+    target: float = 1.15
+    pt_target: float | None = None
+    published_us: float | None = None
+
+
+# card.md 4.6 and 4.1 (times of the good layout); card.md 4.3
+LINEARS = ((4096, 1024), (4096, 4096), (12800, 4096), (4096, 12800), (4096, 25600))
+BATCHED = {
+    (2, 12800): 2196, (4, 12800): 4244, (8, 12800): 8384,
+    (2, 25600): 4879, (4, 25600): 7672, (8, 25600): 15502,
+}  # fmt: skip
+HEADS, HEAD = 32, 128
+
+
+def cases() -> Iterator[Case]:
+    """Issue-sized kernels: linears, batched matmuls, row ops, an MLP, attention."""
+    for m in (512, 64, 1):
+        for k, n in LINEARS:
+            yield Case(f"linear {m}x{k}x{n}", F.linear, ((m, k), (n, k)))
+    for (b, n), us in BATCHED.items():
+        shapes = ((b, 512, 4096), (4096, n))
+        yield Case(f"matmul {b}x512x4096x{n}", torch.matmul, shapes, 1.25, published_us=us)
+    for cols in (1024, 4096):
+        for dim in (0, 1):
+            yield Case(f"softmax 512x{cols} dim {dim}", _softmax(dim), ((512, cols),))
+    row = (4096,)
+    yield Case("layer_norm 512x4096", _layer_norm, ((512, 4096), row, row))
+    yield Case("rms_norm 512x4096", _rms_norm, ((512, 4096), row))
+    yield Case("gelu 512x4096", F.gelu, ((512, 4096),))
+    yield Case("add 512x4096", torch.add, ((512, 4096), (512, 4096)))
+    weights = ((12800, 4096), (12800, 4096), (4096, 12800))
+    yield Case("swiglu 512x4096x12800", _swiglu, ((1, 512, 4096), *weights), 1.1, pt_target=0.8)
+    for tokens in (128, 512, 4096):
+        qkv = ((1, HEADS, tokens, HEAD),) * 3
+        yield Case(f"attention {HEADS}x{tokens}x{HEAD} causal", _causal, qkv, 1.25)
+    for context in (1024, 8192):
+        qkv = ((1, HEADS, 1, HEAD), *((1, HEADS, context, HEAD),) * 2)
+        name = f"attention {HEADS}x1x{HEAD} context {context}"
+        yield Case(name, F.scaled_dot_product_attention, qkv, 1.25)
+
+
+def _softmax(dim: int) -> Callable[[Tensor], Tensor]:
+    return lambda x: torch.softmax(x, dim)
+
+
+def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], weight, bias)
+
+
+def _rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    return F.rms_norm(x, x.shape[-1:], weight)
+
+
+def _swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    return F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
+
+
+def _causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+class _Called(nn.Module):
+    """A function as the module that the tracer takes."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, given: tuple[Tensor, ...]) -> Tensor:
+        return self.function(*given)
+
+
+# --- measuring ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What the clock says of some kernels, one after another."""
+
+    cycles: int = 0
+    pt_busy: int = 0
+    work: Work = Work()  # noqa: RUF009 - frozen
+
+    def __add__(self, other: Timed) -> Timed:
+        return Timed(
+            self.cycles + other.cycles, self.pt_busy + other.pt_busy, self.work + other.work
+        )
+
+
+def kernels_of(case: Case) -> tuple[Kernel, ...]:
+    """The regions that torch.compile hands over for a case."""
+    from openspyre.frontend.shapes_only import fake_mode, traced  # loads Inductor
+
+    mode = fake_mode()
+    with mode:
+        given = tuple(
+            torch.empty(shape, dtype=torch.float16, device="spyre") for shape in case.shapes
+        )
+    found = traced(_Called(case.function), mode, {"given": given})
+    if found.fallbacks:
+        raise SystemExit(f"{case.name}: {', '.join(found.fallbacks)} would run on the CPU")
+    return found.kernels
+
+
+def timed(kernel: Kernel, card: SoftwareCard) -> Timed:
+    """A kernel planned and timed; its work as the canonical kernel has it."""
+    stages: dict[str, Kernel] = {}
+    planned = plan_kernel(kernel, SPYRE_CARD_V1, stages.__setitem__)
+    program = card.load_program(emit(planned, SPYRE_CARD_V1))
+    addresses, sizes, scalars = emit(planned, SPYRE_CARD_V1).arguments
+    assert not sizes, "shapes of a case are constant"
+    found = card.time(program, card.fill(program, [0] * addresses, (), [0.0] * scalars))
+    card.unload(program)
+    work = sum(least_work(stages["canonicalize"], SPYRE_CARD_V1).values(), Work())
+    return Timed(found.cycles, found.pt_busy, work)
+
+
+def rows(case: Case, found: Timed) -> Iterator[Measurement]:
+    """The measurements of a case."""
+    bound = bounds(found.work)
+    us = SPYRE_CARD_V1.microseconds(found.cycles)
+    detail = f"{us:,.1f} us; bound P {bound.p:,.1f}, S {bound.s:,.1f}, S2 {bound.s2:,.1f}"
+    yield Measurement("kernels", case.name, us / bound.s2, "x S2", case.target, detail)
+    if case.published_us is not None:
+        name = f"{case.name}, published"
+        yield Measurement("kernels", name, us, "us", case.published_us, "time in the good layout")
+    if case.pt_target is not None:
+        busy = found.pt_busy / (found.cycles * SPYRE_CARD_V1.cores)
+        yield Measurement(
+            "kernels", f"{case.name}, PT busy", busy, "of time", case.pt_target, least=True
+        )
+
+
+def measured(chosen: Iterable[Case]) -> Iterator[Measurement]:
+    """The rows of some cases, told on stderr as they come."""
+    with SoftwareCard(memory=1 << 30, threads=1) as card:
+        for case in chosen:
+            print(f"{case.name} ...", file=sys.stderr, flush=True)
+            found = sum((timed(kernel, card) for kernel in kernels_of(case)), Timed())
+            yield from rows(case, found)
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--only", default="", help="cases whose name has this text")
+    chosen = parser.parse_args()
+    openspyre.require()
+    report([*measured(c for c in cases() if chosen.only in c.name)], chosen)
+
+
+if __name__ == "__main__":
+    main()
