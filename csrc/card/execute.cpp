@@ -67,15 +67,15 @@ class SectionRun {
     if (machine_.debug & SPYRE_DEBUG_LATE) return run_late(core, worker);
     const Frame frame{machine_, program_, slots_, worker.axes, machine_.lx->of_core(core), worker};
     auto visit = [&](const Node& node, const std::vector<AxisRange>&, int64_t) {
-      execute(frame, node);
+      execute(frame, node, core);
     };
     walk(section_.body, worker.axes, visit);
   }
 
   void run_late(int core, Worker& worker) {
     auto run = [&](const Node& node, const std::vector<AxisRange>& axes, BufferSlots buffers) {
-      execute({machine_, program_, slots_, axes, machine_.lx->of_core(core), worker, buffers},
-              node);
+      execute({machine_, program_, slots_, axes, machine_.lx->of_core(core), worker, buffers}, node,
+              core);
     };
     LateTransfers late(program_, run);
     auto visit = [&](const Node& node, const std::vector<AxisRange>& axes, int64_t trip) {
@@ -85,7 +85,7 @@ class SectionRun {
     late.finish();
   }
 
-  void execute(const Frame& frame, const Node& node) const {
+  void execute(const Frame& frame, const Node& node, int core) const {
     const NodePlan& plan = plan_.nodes[node.id];
     Places places{plan.forward.empty() ? nullptr : plan.forward.data(), sources_};
     if (const auto* copy = std::get_if<Copy>(&node.form)) {
@@ -95,6 +95,8 @@ class SectionRun {
       execute_pt(frame, *pt, places);
     } else if (const auto* vec = std::get_if<Vec>(&node.form)) {
       execute_vec(frame, *vec, plan.code, places);
+    } else if (const auto* ring = std::get_if<Ring>(&node.form)) {
+      execute_ring(frame, *ring, core);
     }
   }
 
@@ -153,9 +155,7 @@ const std::vector<SectionPlan>& Executable::plans(const Machine& machine) {
 
 // NaN in every float dtype, -1 in every integer.
 void Executable::poison_lx(const Machine& machine) const {
-  int cores = 0;
-  for (const Section& section : program_.sections) cores = std::max(cores, section.cores);
-  for (int core = 0; core < cores; ++core) {
+  for (int core = 0; core < program_.cores; ++core) {
     std::memset(machine.lx->of_core(core), 0xFF, static_cast<size_t>(program_.lx_peak));
   }
 }

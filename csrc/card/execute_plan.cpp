@@ -58,6 +58,9 @@ class SectionScan {
         use(node, static_cast<int>(i), vec->inputs[i]);
       }
       for (const VecOut& out : vec->outputs) use(node, -1, out.place);
+    } else if (const auto* ring = std::get_if<Ring>(&node.form)) {
+      use(node, 0, ring->source);
+      use(node, -1, ring->target);
     }
   }
 
@@ -99,6 +102,7 @@ bool same_terms(const Use& a, const Use& b) {
 // elements as the load does.
 bool reads_the_load(const Use& load, const Use& reader) {
   if (reader.operand < 0 || reader.node->id < load.node->id) return false;
+  if (std::holds_alternative<Ring>(reader.node->form)) return false;  // reads other cores' LX
   if (reader.loops.size() < load.loops.size() ||
       !std::equal(load.loops.begin(), load.loops.end(), reader.loops.begin())) {
     return false;

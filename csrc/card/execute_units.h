@@ -23,6 +23,10 @@ struct Places {
 // Operands by number. Copy: 0 source, 1.. indices. Pt: 0 a, 1 b. Vec: inputs.
 void execute_copy(const Frame& frame, const Copy& copy, const Places& places);
 void execute_pt(const Frame& frame, const Pt& pt, const Places& places);
+// Moves the points of a walk whose operands share no byte.
+void move_points(const Walk& walk, const Operand& from, const Operand& to, int64_t size);
+
+void execute_ring(const Frame& frame, const Ring& ring, int core);
 
 void execute_vec(const Frame& frame, const Vec& vec, const VecCode& code, const Places& places);
 
