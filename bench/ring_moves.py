@@ -72,6 +72,7 @@ def regroup(of: Regroup, ops: tuple[Sequence[str], Sequence[str]] | None = None)
         Place(Space.LX, DType.F16, 0, (Term(_COLUMNS, 2, Origin.ABSOLUTE),), _HELD),
         got,
         (Holding((Term(_ROWS, 1, Origin.ABSOLUTE),), 0, of.rows, of.cores, 1, 1, row),),
+        of.cores,
     )
     sections = (
         Section("load", by_rows, _streamed(held, _device(0, row), before, load=True)),
@@ -86,7 +87,7 @@ def shift(size: int, cores: int) -> Program:
     axes = (Axis("core", cores - 1, cores - 1), Axis("columns", size // 2))
     place = Place(Space.LX, DType.F16, 0, (Term(_COLUMNS, 2, Origin.ABSOLUTE),), _HELD)
     next_one = Holding((Term(_ROWS, 1, Origin.ABSOLUTE),), 1, cores, cores, 1, 1, 0)
-    move = Ring((_ROWS, _COLUMNS), place, _lx(_GOT, size, Origin.CORE), (next_one,))
+    move = Ring((_ROWS, _COLUMNS), place, _lx(_GOT, size, Origin.CORE), (next_one,), cores)
     return _program(size, 128, (Section("move", axes, (move,)),))
 
 

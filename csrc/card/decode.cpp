@@ -296,11 +296,10 @@ class Decoder {
       h.step = value();
       return h;
     });
+    r.cores = static_cast<int>(between(1, spec_.core_count(), "cores of a ring move's source"));
     r.origin = origin();
     check_rules(r, p_.buffers);
-    const int cores = cores_reached(r, section_cores_);
-    require(cores <= spec_.core_count(), "a ring move reads from a core that does not exist");
-    p_.cores = std::max(p_.cores, cores);
+    p_.cores = std::max(p_.cores, r.cores);
     return r;
   }
 
@@ -334,7 +333,7 @@ class Decoder {
       return axis;
     });
     require(static_cast<int64_t>(s.axes.size()) <= kMaxAxes, "a section has too many axes");
-    s.cores = section_cores_ = checked_cores(s.axes);
+    s.cores = checked_cores(s.axes);
     p_.cores = std::max(p_.cores, s.cores);
     axes_ = s.axes.size();
     next_id_ = 0;
@@ -404,7 +403,6 @@ class Decoder {
   size_t position_ = 0;
   Program p_;
   size_t axes_ = 0;        // of the section being read
-  int section_cores_ = 1;  // that work in it
   int next_id_ = 0;        // of its nodes
   std::vector<int> path_;  // axes of the loops around what is being read
 };

@@ -134,6 +134,7 @@ struct Ring {
   std::vector<int> axes;
   Place source, target;  // in LX; the source is another core's, a buffer of one slot
   std::vector<Holding> held;
+  int cores;  // hold the source
   int origin;
 };
 

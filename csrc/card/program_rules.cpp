@@ -135,10 +135,10 @@ void check_output(const Vec& v, const VecOut& out, const std::vector<int>& loops
 
 // --- ring moves ---
 
-// The digits that holdings give must not overlap.
-void check_digits(const std::vector<Holding>& held) {
+// The digits that holdings give must not overlap, and lead to cores that hold the source.
+void check_digits(const Ring& ring) {
   std::vector<const Holding*> digits;
-  for (const Holding& one : held) {
+  for (const Holding& one : ring.held) {
     if (one.parts > 1) digits.push_back(&one);
   }
   std::sort(digits.begin(), digits.end(),
@@ -147,6 +147,13 @@ void check_digits(const std::vector<Holding>& held) {
   for (const Holding* one : digits) {
     require(one->stride % unit == 0, "the holdings of a ring move overlap");
     unit = int64_t{one->stride} * one->parts;
+  }
+  for (int core = 0; core < ring.cores; ++core) {
+    int64_t most = core;
+    for (const Holding* one : digits) {
+      most += (one->parts - 1 - core / one->stride % one->parts) * int64_t{one->stride};
+    }
+    require(most < ring.cores, "a ring move reads from a core that does not hold its source");
   }
 }
 
@@ -226,19 +233,7 @@ void check_rules(const Ring& ring, const std::vector<Buffer>& buffers) {
     check_terms(held.terms, walked, "a holding uses an axis that its ring move does not walk");
     check_absolute(held.terms, "a holding counts from its axis' zero");
   }
-  check_digits(ring.held);
-}
-
-int cores_reached(const Ring& ring, int readers) {
-  int most = 0;
-  for (int reader = 0; reader < readers; ++reader) {
-    int core = reader;
-    for (const Holding& held : ring.held) {
-      core += (held.parts - 1 - reader / held.stride % held.parts) * held.stride;
-    }
-    most = std::max(most, core);
-  }
-  return most + 1;
+  check_digits(ring);
 }
 
 }  // namespace spyre

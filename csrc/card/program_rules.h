@@ -17,8 +17,6 @@ void check_rules(const Copy& copy);
 void check_rules(const Pt& pt, const std::vector<int>& loops);
 void check_rules(const Vec& vec, const std::vector<int>& loops, size_t slot_count);
 void check_rules(const Ring& ring, const std::vector<Buffer>& buffers);
-// The highest core that a ring move reads from, and one, where cores [0, readers) run it.
-int cores_reached(const Ring& ring, int readers);
 
 [[noreturn]] void refuse(const std::string& why);
 inline void require(bool holds, const char* why) {

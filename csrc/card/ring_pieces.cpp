@@ -34,7 +34,7 @@ struct Dim {
 class Cutter {
  public:
   Cutter(const Ring& ring, const int64_t* slots, const std::vector<AxisRange>& ranges, int reader)
-      : reader_(reader) {
+      : own_(reader % ring.cores) {
     for (int axis : ring.axes) {
       box_.start.push_back(ranges[axis].start);
       box_.count.push_back(ranges[axis].empty() ? 0 : ranges[axis].count());
@@ -128,20 +128,20 @@ class Cutter {
 
   void add() {
     if (found_.size() == kMostPieces) stop("a ring move has too many pieces");
-    box_.core = reader_;
+    box_.core = own_;
     box_.source = base_;
     for (size_t i = 0; i < step_.size(); ++i) box_.source += step_[i] * box_.start[i];
     for (const Dim& dim : dims_) {
       Wide x = dim.offset;
       for (size_t i = 0; i < dim.step.size(); ++i) x += dim.step[i] * box_.start[i];
       const int part = dim.part(static_cast<int64_t>(x));
-      box_.core += (part - reader_ / dim.stride % dim.parts) * dim.stride;
+      box_.core += (part - own_ / dim.stride % dim.parts) * dim.stride;
       box_.source += dim.bytes * (x - part_of(dim.extent, dim.parts, dim.granule, part).low);
     }
     found_.push_back(box_);
   }
 
-  const int reader_;
+  const int own_;  // number of the core that has the reader's digits
   Wide base_;
   std::vector<Wide> step_;  // of the source's place
   std::vector<Dim> dims_;

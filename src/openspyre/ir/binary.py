@@ -24,7 +24,8 @@ after the header, CRC-32 of them (as bytes), 0. Then, in this order:
                 2: Pt     lists batch, m, n, k, Places a, b, c, origin
                 3: Vec    list axes, list of Place, list of (list of Term, Value offset),
                           list of VecOp, list of VecOut, origin
-                4: Ring   list axes, Place source, Place target, list of Holding, origin
+                4: Ring   list axes, Place source, Place target, list of Holding,
+                          cores, origin
     Holding     list of Term, Value offset, Value extent, parts, stride, granule, Value step
     VecOp       code, dtype code, list args, number (float64 bits for a float class, else the
                 integer)
@@ -269,7 +270,7 @@ class _Writer:
                 self.place(node.source)
                 self.place(node.target)
                 self.items(node.held, self.holding)
-                self.word(node.origin)
+                self.words += (node.cores, node.origin)
             case _:
                 assert_never(node)
 
@@ -405,6 +406,7 @@ class _Reader:
                     self.place(),
                     self.place(),
                     self.items(self.holding),
+                    self.word(),
                     self.word(),
                 )
             case other:

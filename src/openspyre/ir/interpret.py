@@ -335,14 +335,15 @@ class _Core:
             return
         target_memory, target = self.located(ring.target, ring.axes, writes=True)
         source = self.sum_over(self.value(ring.source.base), ring.source.terms, ring.axes)
-        holder = np.full(source.shape, self.number)
+        own = self.number % ring.cores
+        holder = np.full(source.shape, own)
         for held in ring.held:
             x = self.sum_over(self.value(held.offset), held.terms, ring.axes)
             found = np.zeros(x.shape, bool)
             for p in range(held.parts):
                 part = self.part(held, p * held.stride)
                 inside = (x >= part.low) & (x < part.high)
-                digit = self.number // held.stride % held.parts
+                digit = own // held.stride % held.parts
                 holder[inside] += (p - digit) * held.stride
                 source[inside] += self.value(held.step) * (x[inside] - part.low)
                 found |= inside

@@ -270,16 +270,17 @@ class Holding:
 class Ring:
     """RING: the element at every point of `axes` comes from the LX of the core that holds it.
 
-    The holder's number has the digits that `held` says; the others are those of the core that
-    reads, so that what every core holds is read at home. Both places are in LX and of one dtype;
-    the source is a buffer of one slot, its terms' origins are ABSOLUTE. Cores that read the same
-    points of one holder share a message.
+    Cores [0, cores) hold the source. The holder's number has the digits that `held` says; the
+    others are those of the reader's number modulo `cores`, so that what every core holds is read
+    at home. Both places are in LX and of one dtype; the source is a buffer of one slot, its terms'
+    origins are ABSOLUTE. Cores that read the same points of one holder share a message.
     """
 
     axes: tuple[int, ...]
     source: Place
     target: Place
     held: tuple[Holding, ...]
+    cores: int
     origin: int = -1
 
 

@@ -22,7 +22,7 @@ coefficient*axis with `.core` or `.tile` where it counts from the core's low or 
 `%3` is a slot. Indentation is the nesting. An indirect place, a bound, an index value, an output
 and a holding of a ring move have lines of their own under their instruction:
 
-        ring [a0] from #0:f16{0} to #1:f16{0 + 2*a0.core} origin 0
+        ring [a0] from #0:f16{0} to #1:f16{0 + 2*a0.core} cores 8 origin 0
           held {0 + 1*a0} extent %1 parts 8 stride 1 granule 64 step 2
 """
 
@@ -179,7 +179,7 @@ def _vec(vec: Vec) -> Iterator[str]:
 
 def _ring(ring: Ring) -> Iterator[str]:
     places = f"from {_place(ring.source)} to {_place(ring.target)}"
-    yield f"ring {_axes(ring.axes)} {places}{_from(ring.origin)}"
+    yield f"ring {_axes(ring.axes)} {places} cores {ring.cores}{_from(ring.origin)}"
     for held in ring.held:
         yield (
             f"  held {_sum(held.offset, held.terms)} extent {_value(held.extent)}"

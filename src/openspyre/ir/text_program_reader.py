@@ -69,7 +69,7 @@ _INDEX = re.compile(rf"index {_SUM}$")
 _OP = re.compile(r"v(\d+) (\w+) = (\w+)((?: v?-?\d+)*)(?: number (-?\d+))?$")
 _CONST = re.compile(r"v(\d+) (\w+) = const (\S+)$")
 _OUT = re.compile(rf"out v(\d+) {_PLACE}((?: \w+)*)$")
-_RING = re.compile(rf"ring \[([^\]]*)\] from {_PLACE} to {_PLACE}{_ORIGIN}$")
+_RING = re.compile(rf"ring \[([^\]]*)\] from {_PLACE} to {_PLACE} cores (\d+){_ORIGIN}$")
 _HELD = re.compile(
     rf"held {_SUM} extent {_VALUE} parts (\d+) stride (\d+) granule (\d+) step {_VALUE}$"
 )
@@ -251,9 +251,9 @@ class _Reader:
                 self.change(replace(copy, bounds=(*copy.bounds, bound)))
 
     def read_ring(self, line: str, indent: int) -> None:
-        axes, *places, origin = _matched(_RING, line)
+        axes, *places, cores, origin = _matched(_RING, line)
         source, target = _place(places[:5]), _place(places[5:])
-        self.add(Ring(_axes(axes), source, target, (), _origin(origin)), indent)
+        self.add(Ring(_axes(axes), source, target, (), int(cores), _origin(origin)), indent)
 
     def read_held(self, line: str, indent: int) -> None:
         total, extent, parts, stride, granule, step = _matched(_HELD, line)
