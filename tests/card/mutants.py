@@ -21,6 +21,7 @@ from openspyre.ir.program import (
     Place,
     Program,
     Pt,
+    Ring,
     Slot,
     SlotDef,
     TileLoop,
@@ -74,6 +75,8 @@ def operands(instr: Instr) -> list[Place]:
             return [instr.a, instr.b, instr.c]
         case Vec():
             return [*instr.inputs, *(out.place for out in instr.outputs)]
+        case Ring():
+            return [instr.source, instr.target]
 
 
 def with_operand(instr: Instr, position: int, place: Place) -> Instr:
@@ -96,6 +99,8 @@ def with_operand(instr: Instr, position: int, place: Place) -> Instr:
             outputs = list(instr.outputs)
             outputs[position - count] = replace(outputs[position - count], place=place)
             return replace(instr, outputs=tuple(outputs))
+        case Ring():
+            return replace(instr, **{("source", "target")[position]: place})
 
 
 def moved_together(program: Program, number: int, copy: Copy) -> Iterator[int]:

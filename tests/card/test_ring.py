@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from ring_moves import Regroup, regroup, shift
 
-from openspyre.card.native import DebugMode, SoftwareCard
-from openspyre.errors import CardError
+from openspyre.card.native import DebugMode, SoftwareCard, Span
+from openspyre.errors import CardError, InvalidProgram
 from openspyre.ir.interpret import interpret, symbol_block
 from openspyre.ir.kernel import DType, Space
 from openspyre.ir.program import (
@@ -30,6 +30,8 @@ from openspyre.ir.program import (
 )
 from openspyre.spec import SPYRE_CARD_V1
 from tests.card.checking import problem
+from tests.card.hand_programs import exchange
+from tests.card.mutants import Mutant, mutants
 from tests.card.test_decode import refusal
 from tests.card.time_engine import card as timing_card
 from tests.card.time_engine import timed
@@ -407,6 +409,44 @@ def test_the_result_must_be_read_through_its_buffer_and_not_before() -> None:
 )
 def test_malformed_moves_are_refused(change: dict[str, object], why: str) -> None:
     assert why in refusal(with_move(replace(MOVE, **change)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("one", [exchange(9, 20, 4), exchange(8, 8, 2)])
+def test_what_is_accepted_means_the_same_in_every_mode(one: Program) -> None:
+    """Of all ways to drop, weaken, move or alias something; what drops or weakens is refused."""
+    rows, columns = one.sections[0].axes[0].extent, one.sections[0].axes[1].extent
+    assert isinstance(rows, int) and isinstance(columns, int)
+    x = np.arange(rows * columns, dtype=np.float16).reshape(rows, columns)
+    needed = [Span(0, x.nbytes, -1), Span(0, x.nbytes, x.nbytes, fresh=True)]
+    accepted: list[Program] = []
+    for mutant in [*mutants(one), *holdings_changed(one)]:
+        try:
+            if problem(mutant.program, needed):
+                continue
+        except (InvalidProgram, CardError):
+            continue
+        assert mutant.kind not in ("drop", "weaken", "token"), mutant.what
+        accepted.append(mutant.program)
+    assert len(accepted) > 5
+    for other in accepted:
+        made(other, [x, np.zeros_like(x)])
+
+
+def holdings_changed(one: Program) -> Iterator[Mutant]:
+    move = one.sections[1].body[0]
+    assert isinstance(move, Ring)
+    first = move.held[0]
+    extent = first.extent
+    assert isinstance(extent, int)
+    changes: list[dict[str, object]] = [
+        {"offset": 1}, {"offset": -1}, {"parts": 1}, {"parts": 2}, {"granule": 2}, {"step": 0},
+        {"step": 2}, {"extent": extent + 1}, {"extent": 2 * extent}, {"stride": 2}, {"terms": ()},
+    ]  # fmt: skip
+    for change in changes:
+        held = replace(first, **change)  # type: ignore[arg-type]
+        section = replace(one.sections[1], body=(replace(move, held=(held,)),))
+        sections = (one.sections[0], section, one.sections[2])
+        yield Mutant("holding", str(change), replace(one, sections=sections))
 
 
 # --- time -----------------------------------------------------------------------------------
