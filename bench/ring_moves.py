@@ -91,9 +91,7 @@ def shift(size: int, cores: int) -> Program:
     return _program(size, 128, (Section("move", axes, (move,)),))
 
 
-def _streamed(
-    whole: Place, device: Place, ops: Sequence[str], *, load: bool
-) -> tuple[Node, ...]:
+def _streamed(whole: Place, device: Place, ops: Sequence[str], *, load: bool) -> tuple[Node, ...]:
     """Between device memory and LX, by way of ops where there are some."""
     axes = (_ROWS, _COLUMNS)
     if not ops:

@@ -103,7 +103,9 @@ def exchange(rows: int, columns: int, cores: int) -> Program:
         Section("move", by_columns, (Ring((0, 1), column, got, (row,), cores),)),
         Section("store", by_columns, (Copy((0, 1), got, device(1, device_steps)),)),
     )
-    return program(2, buffers((part_rows * columns * 2, 1), (rows * part_columns * 2, 1)), *sections)
+    return program(
+        2, buffers((part_rows * columns * 2, 1), (rows * part_columns * 2, 1)), *sections
+    )
 
 
 def pointwise(

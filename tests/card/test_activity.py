@@ -123,11 +123,12 @@ def test_what_has_no_line_is_called_so() -> None:
 def test_bins_add_up(program: Program, bins: int) -> None:
     report, events = traced(program)
     used = use_over_time(events, report.cycles, 32, bins)
-    assert used.shape == (4, 32, bins)
+    assert used.shape == (len(UNITS), 32, bins)
     assert used.min() >= 0
     assert used.max() <= 1 + 1e-9
     busy = used.sum(axis=(1, 2)) * report.cycles / bins
-    spent = [report.load_busy, report.store_busy, report.pt_busy, report.sfu_busy]
+    spent = [report.load_busy, report.store_busy, report.pt_busy, report.sfu_busy,
+             report.ring_busy]  # fmt: skip
     assert busy == pytest.approx(spent, abs=len(program.sections))
     moved = traffic_over_time(events, report.cycles, bins).sum(axis=1)
     totals = [report.device_read_bytes, report.device_write_bytes, report.ring_bytes]

@@ -495,7 +495,8 @@ def test_every_report_respects_its_bounds() -> None:
     for one in programs:
         report = timed(one)
         assert report.cycles >= report.bound_p_cycles
-        for busy in (report.pt_busy, report.sfu_busy, report.load_busy, report.store_busy):
+        for busy in (report.pt_busy, report.sfu_busy, report.load_busy, report.store_busy,
+                     report.ring_busy):  # fmt: skip
             assert busy <= report.cycles * report.cores + 1
         assert report.lx_peak == max(b.offset + b.bytes * b.slots for b in one.buffers)
 
