@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from calibration import FITTED
-from measured_splits import Measured, read
+from measured_splits import read
 from published import published
 from split_matmul import STICK, Split, split_matmul
 from split_scores import clock, constant_regret, held_out, predictions, scores

@@ -1,4 +1,4 @@
-"""Files of measurements that others wrote: what is read of them, and what is said about the rest."""
+"""Files of measurements that others wrote: what is read of them and said about the rest."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     assert fewer == f"{path}:1: there is no column B"
     assert "separated by tabs" in said(tmp_path, ",".join(COLUMNS), ROW)
     assert "stands there twice" in said(tmp_path, HEAD + "\tM", ROW)
-    with pytest.raises(SystemExit, match="cannot read .*missing.tsv"):
+    with pytest.raises(SystemExit, match=r"cannot read .*missing\.tsv"):
         read(tmp_path / "missing.tsv")
     with pytest.raises(SystemExit, match="cannot read"):
         read(tmp_path)

@@ -415,7 +415,8 @@ def test_malformed_moves_are_refused(change: dict[str, object], why: str) -> Non
 def test_what_is_accepted_means_the_same_in_every_mode(one: Program) -> None:
     """Of all ways to drop, weaken, move or alias something; what drops or weakens is refused."""
     rows, columns = one.sections[0].axes[0].extent, one.sections[0].axes[1].extent
-    assert isinstance(rows, int) and isinstance(columns, int)
+    assert isinstance(rows, int)
+    assert isinstance(columns, int)
     x = np.arange(rows * columns, dtype=np.float16).reshape(rows, columns)
     needed = [Span(0, x.nbytes, -1), Span(0, x.nbytes, x.nbytes, fresh=True)]
     accepted: list[Program] = []

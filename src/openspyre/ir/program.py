@@ -6,21 +6,22 @@ array of int64 slots that the host computes before each launch (addresses, sizes
 scalars). A `Value` is therefore an int or a slot.
 
 Control. A program is a list of **sections**; all cores finish one before any starts the next (and
-what it wrote to device memory, and to the LX of other cores, is visible then). A section has **axes**: an extent, split over `parts`
-cores. Its body is a tree of tile loops and instructions. Inside `Loop(axis, tile)` the axis ranges
-over the current tile [start, start + len), len <= tile; outside of it, over the core's whole part
-[low, high). A core whose range of an axis that an instruction uses is empty skips the
-instruction. (A reduction over an axis that is empty still writes its neutral element, and a
-matmul with empty K writes zeros. A loop over an empty range makes one trip, for their sake.)
+what it wrote to device memory or left in LX is visible to others then). A section has **axes**: an
+extent, split over `parts` cores. Its body is a tree of tile loops and instructions. Inside
+`Loop(axis, tile)` the axis ranges over the current tile [start, start + len), len <= tile; outside
+of it, over the core's whole part [low, high). A core whose range of an axis that an instruction
+uses is empty skips the instruction. (A reduction over an axis that is empty still writes its
+neutral element, and a matmul with empty K writes zeros. A loop over an empty range makes one trip,
+for their sake.)
 
-Order. A core has five units: LOAD, STORE, PT, SFU, RING. Each takes its instructions in the order of
-the (unrolled) body. Between units, order comes from LX **buffers** alone: every LX operand names
-its buffer; an instruction that reads a buffer waits for the last instruction that wrote it, and
-one that writes a buffer waits for the last that read or wrote it. A buffer with `slots` = 2 is
-double buffered: consecutive rewrites (by trip of the innermost loop around the writer) alternate
-between two copies, so the wait is for the reader before last. Buffers may share bytes: writing one
-also waits for the last reads and writes of those that overlap it. Execution in body order is
-always a legal order.
+Order. A core has five units: LOAD, STORE, PT, SFU, RING. Each takes its instructions in the order
+of the (unrolled) body. Between units, order comes from LX **buffers** alone: every LX operand names
+its buffer; an instruction that reads a buffer waits for the last instruction that wrote it, and one
+that writes a buffer waits for the last that read or wrote it. A buffer with `slots` = 2 is double
+buffered: consecutive rewrites (by trip of the innermost loop around the writer) alternate between
+two copies, so the wait is for the reader before last. Buffers may share bytes: writing one also
+waits for the last reads and writes of those that overlap it. Execution in body order is always a
+legal order.
 
 Between cores, order comes from sections alone. RING reads the LX of other cores as the section
 found it: what it reads was written in an earlier section, and nobody writes it in this one.
