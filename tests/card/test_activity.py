@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from ctypes import c_int64, c_uint64, cast, create_string_buffer
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -177,7 +178,7 @@ def test_no_more_events_than_there_is_room(room: int) -> None:
     _, every = traced(program)
     words = (c_int64 * loaded.slots).from_buffer_copy(one.fill(loaded, [0] * 2))
     events = np.full((room + 1) * EVENT.itemsize, 0xEE, np.uint8)
-    report, error = (c_uint64 * 14)(), create_string_buffer(1024)
+    report, error = (c_uint64 * len(fields(Report)))(), create_string_buffer(1024)
     call = library().spyre_program_trace
     code = call(
         loaded.handle, words, events.ctypes.data, room, cast(report, call.argtypes[4]),
