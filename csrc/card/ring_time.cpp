@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "unit_cost.h"
-
 namespace spyre {
 namespace {
 
@@ -74,7 +72,7 @@ uint64_t Messages::add(const Ring& ring, const int64_t* slots, const std::vector
   const auto element = static_cast<double>(bytes_of(ring.source.dtype));
   const double port = spec_.lx_bytes_per_cycle * spec_.corelets;
   const int cores = spec_.core_count();
-  double received = 0;
+  double received = 0, turned = 0;
   for (const RingPiece& piece : ring_pieces(ring, slots, ranges, reader)) {
     std::vector<BothSteps> axes;
     for (size_t i = 0; i < steps.size(); ++i) {
@@ -89,13 +87,13 @@ uint64_t Messages::add(const Ring& ring, const int64_t* slots, const std::vector
       throw Failure(SPYRE_STOPPED, "a ring move walks too many points to time");
     }
     const double written = moved.elements * element;
-    const double rate = moved.transposes ? spec_.transpose_rate / spec_.clock_ghz : port;
-    ports_[static_cast<size_t>(reader)].in += written / std::min(rate, port);
+    ports_[static_cast<size_t>(reader)].writes += written / port;
+    if (moved.transposes) turned += written / spec_.transpose_rate * spec_.clock_ghz;
     const auto [found, is_new] = messages_.try_emplace(key_of(piece, steps));
     Message& message = found->second;
     if (is_new) {
       const double sent = moved.runs * moved.run_bytes;
-      ports_[static_cast<size_t>(piece.core)].out += sent / port;
+      ports_[static_cast<size_t>(piece.core)].reads += sent / port;
       const double slots_of_run = std::ceil(moved.run_bytes / spec_.ring_bytes_per_cycle);
       message.cycles = moved.runs * (spec_.lx_latency_cycles + slots_of_run);
     }
@@ -110,6 +108,7 @@ uint64_t Messages::add(const Ring& ring, const int64_t* slots, const std::vector
       message.back = std::max(message.back, down);
     }
   }
+  transposing_ = std::max(transposing_, turned);
   return static_cast<uint64_t>(received);
 }
 
@@ -130,8 +129,9 @@ void Messages::fill(Exchange* exchange) {
   }
   messages_.clear();
   exchange->links = std::move(links_);
+  exchange->least = transposing_;
   for (const Ports& ports : ports_) {
-    exchange->least = std::max({exchange->least, ports.in, ports.out});
+    exchange->least = std::max({exchange->least, ports.reads, ports.writes});
   }
   exchange->latency = spec_.lx_latency_cycles + farthest * spec_.ring_hop_cycles;
 }

@@ -14,6 +14,7 @@
 
 #include "decode.h"
 #include "ring_pieces.h"
+#include "unit_cost.h"
 
 namespace spyre {
 
@@ -47,6 +48,8 @@ class Messages {
                int reader);
   // What all of it takes.
   void fill(Exchange* exchange);
+  // By core.
+  const std::vector<Ports>& ports() const { return ports_; }
 
  private:
   struct Message {
@@ -54,10 +57,6 @@ class Messages {
     int forth = 0, back = 0;  // links to pass upwards and downwards
     int readers = 0;
   };
-  struct Ports {
-    double in = 0, out = 0;  // cycles
-  };
-
   void pass(int holder, const Message& message);
 
   const Spec& spec_;
@@ -65,6 +64,7 @@ class Messages {
   std::map<std::vector<int64_t>, Message> messages_;
   std::vector<double> links_;
   std::vector<Ports> ports_;  // by core
+  double transposing_ = 0;    // longest that a core needs to turn what it gets
 };
 
 }  // namespace spyre

@@ -270,7 +270,8 @@ class SectionTimer {
     double end = 0, ran = 0;
     std::array<double, kUnits> busy{};
     for (const Core& c : cores_) {
-      end = std::max(end, c.end);
+      // All units of a core share its LX ports; a section lasts as long as these need.
+      end = std::max({end, c.end, c.ports.reads, c.ports.writes});
       ran += c.instructions.empty() ? 0 : 1;
     }
     for (const Core& c : cores_) {

@@ -58,7 +58,12 @@ class Unroller {
       uses_.assign(program_.buffers.size(), BufferUse());
       unroll(section_.body, ranges[core], core, 0, 0);
     }
-    for (size_t i = 0; i < messages_.size(); ++i) messages_[i].fill(&work_.exchanges[i]);
+    for (size_t i = 0; i < messages_.size(); ++i) {
+      messages_[i].fill(&work_.exchanges[i]);
+      for (size_t core = 0; core < work_.cores.size(); ++core) {
+        work_.cores[core].ports.add(messages_[i].ports()[core]);
+      }
+    }
     return std::move(work_);
   }
 
@@ -111,6 +116,7 @@ class Unroller {
       work_.flop += work.ops;
       work_.fp16_flop += work.fp16_flop;
       work_.cores[core].least_pt += work.least;
+      work_.cores[core].ports.add(work.ports);
       const int32_t i = append(core, kPtUnit, node, work.cycles, -1);
       read(core, i, pt->a);
       read(core, i, pt->b);
@@ -122,6 +128,7 @@ class Unroller {
       const Work work = work_of(vec, ranges, slots_, spec_);
       work_.sfu_ops += work.ops;
       work_.cores[core].least_sfu += work.least;
+      work_.cores[core].ports.add(work.ports);
       const int32_t i = append(core, kSfuUnit, node, work.cycles, -1);
       for (const Place& input : vec.inputs) read(core, i, input);
       for (const VecOut& out : vec.outputs) write(core, i, out.place, trip);
@@ -133,7 +140,10 @@ class Unroller {
     const int32_t request = request_of(node, copy, ranges, core, occurrence);
     const Unit unit = copy.is_load() ? kLoadUnit : kStoreUnit;
     const int32_t i = append(core, unit, node, 0, request);
-    work_.requests[static_cast<size_t>(request)].members.emplace_back(core, i);
+    Request& shared = work_.requests[static_cast<size_t>(request)];
+    shared.members.emplace_back(core, i);
+    double& port = copy.is_load() ? work_.cores[core].ports.writes : work_.cores[core].ports.reads;
+    port += shared.traffic.lx;
     for (const Indirect& indirect : copy.indirect) read(core, i, indirect.place);
     if (copy.is_load()) {
       write(core, i, copy.target, trip);

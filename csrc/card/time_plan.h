@@ -37,6 +37,7 @@ struct Core {
   std::array<double, kUnits> free{}, busy{};
   std::array<bool, kUnits> in_flight{};
   double least_pt = 0, least_sfu = 0;  // at peak rates
+  Ports ports;                         // of all instructions together
   double end = 0;
 };
 
