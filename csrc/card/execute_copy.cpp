@@ -420,6 +420,7 @@ void move_points(const Walk& walk, const Operand& from, const Operand& to, int64
 
 void execute_copy(const Frame& frame, const Copy& copy, const Places& places) {
   Walk walk;
+  walk.add(frame.trips);
   walk.add(copy.axes, frame.axes);
   if (walk.empty()) return;
   const Place& source = places(0, copy.source);

@@ -182,6 +182,7 @@ std::vector<SectionPlan> plan_execution(const Program& program, const Kernels& k
       if (use.operand >= static_cast<int>(forward.size())) forward.resize(use.operand + 1, -1);
     }
   }
+  find_batches(program, &plans);
   return plans;
 }
 

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "batch.h"
 #include "decode.h"
 #include "frame.h"
 #include "narrow_sums.h"
@@ -25,9 +27,11 @@ struct Forward {
 };
 
 struct NodePlan {
-  std::vector<int> forward;  // by operand: number of the Forward that may stand for it, or -1
-  int elided_by = -1;        // Copy: its own Forward
-  VecCode code;              // Vec
+  std::vector<int> forward;      // by operand: number of the Forward that may stand for it, or -1
+  int elided_by = -1;            // Copy: its own Forward
+  VecCode code;                  // Vec
+  bool together = false;         // Vec, Copy: runs over several trips at once
+  std::unique_ptr<Batch> batch;  // TileLoop
 };
 
 struct SectionPlan {

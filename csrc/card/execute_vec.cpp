@@ -21,6 +21,7 @@ int64_t whole(double number, int value_class) {
 
 VecRun::VecRun(const Frame& frame, const Vec& vec, const VecCode& code, const Places& places)
     : frame_(frame), vec_(vec), code_(code), kernels_(frame.kernels()) {
+  walk_.add(frame.trips);
   walk_.add(vec.axes, frame.axes);
   for (size_t i = 0; i < vec.inputs.size(); ++i) {
     const Place& place = places(static_cast<int>(i), vec.inputs[i]);
@@ -67,7 +68,9 @@ Operand VecRun::index_stream(const VecIndex& index) const {
     const uint64_t coefficient = static_cast<uint64_t>(term.coefficient.of(frame_.slots));
     value += coefficient * static_cast<uint64_t>(frame_.axes[term.axis].start);
     for (int i = 0; i < walk_.size; ++i) {
-      if (walk_.axis[i] == term.axis) stream.stride[i] = static_cast<int64_t>(coefficient);
+      if (walk_.axis[i] != term.axis) continue;
+      const uint64_t step = i == walk_.trips ? static_cast<uint64_t>(frame_.trips->tile) : 1;
+      stream.stride[i] = static_cast<int64_t>(coefficient * step);
     }
   }
   stream.at = reinterpret_cast<char*>(static_cast<uintptr_t>(value));
@@ -110,7 +113,8 @@ void VecRun::choose_dims() {
   pitch_ = (std::min(lanes_.count, capacity_) + kAlign - 1) / kAlign * kAlign;
   block_rows_ = lanes_.count <= capacity_ ? std::max<int64_t>(capacity_ / pitch_, 1) : 1;
   for (size_t i = 0; i < vec_.outputs.size(); ++i) {
-    lane_reduced_[i] = lanes_.position >= 0 && reduces(vec_.outputs[i], static_cast<int>(lanes_.position));
+    lane_reduced_[i] =
+        lanes_.position >= 0 && reduces(vec_.outputs[i], static_cast<int>(lanes_.position));
   }
 }
 
