@@ -71,6 +71,7 @@ void VecRun::combine_chunks(const VecStep& step, const VecOut& out) {
                         ? kernels_.combine[static_cast<int>(Reduce::Sum)][0]
                         : kernels_.add_dl16;
   Register* sum = regs_ + step.spare;
+  Register* const from = filled(step.to, step.value_class);
   for (int64_t r = 0; r < block_; ++r) {
     char* const open = address(chunk_stream_[step.number], row_ + r, lane_);
     char* const to = address(stream, row_ + r, lane_);
@@ -82,12 +83,12 @@ void VecRun::combine_chunks(const VecStep& step, const VecOut& out) {
       } else {
         step.load(sum, to, along, width);
       }
-      add(sum, sum, part(regs_ + step.to, r * pitch_, step.value_class), nullptr, width);
+      add(sum, sum, part(from, r * pitch_, step.value_class), nullptr, width);
       step.store(sum, to, stored, width);
       continue;
     }
     std::memcpy(sum->f, open, width * sizeof(float));
-    add(sum, sum, part(regs_ + step.to, r * pitch_, step.value_class), nullptr, width);
+    add(sum, sum, part(from, r * pitch_, step.value_class), nullptr, width);
     if ((now.at + 1) % numerics.chunk != 0 && now.at + 1 != now.of) {
       std::memcpy(open, sum->f, width * sizeof(float));
       continue;

@@ -1,4 +1,5 @@
 // SFU: reductions over lanes and over rows, and scans.
+#include <algorithm>
 #include <cstring>
 
 #include "vec_run.h"
@@ -13,8 +14,7 @@ bool VecRun::begins(const VecOut& out, int64_t row) const {
   for (int d = 0; d < depth_; ++d) {
     if (at_[d] && reduces(out, static_cast<int>(dims_[d].position))) return false;
   }
-  const bool over_rows = rows_.position >= 0 && reduces(out, static_cast<int>(rows_.position));
-  return !over_rows || row == 0;
+  return !over_rows(out) || row == 0;
 }
 
 void VecRun::start_rows() {
@@ -26,21 +26,59 @@ void VecRun::start_rows() {
   }
 }
 
+// The kernels that reduce rows where they lie; null: from registers.
+const RowReduction* VecRun::row_reduction(const VecStep& step, const VecOut& out) const {
+  if (step.value_class != 0 || in_chunks(step)) return nullptr;
+  const RowKind kind = held_[step.to].rows.kind;
+  const RowReduction* found = &kernels_.row_reductions[static_cast<int>(out.reduce)][kind];
+  return found->fold ? found : nullptr;
+}
+
 void VecRun::accumulate(const VecStep& step, const VecOut& out) {
+  const bool whole_rows = lanes_.count <= capacity_;  // each is finished at once
+  if (const RowReduction* in_rows = row_reduction(step, out)) {
+    if (whole_rows) return fold_block(step, out);
+    return in_rows->accumulate(partials(step), held_[step.to].rows, static_cast<int>(width_));
+  }
   const auto add = kernels_.accumulate[static_cast<int>(out.reduce)][step.value_class];
   const bool chunks = in_chunks(step);
+  Register* const from = filled(step.to, step.value_class);
   for (int64_t r = 0; r < block_; ++r) {
-    const Register* values = part(regs_ + step.to, r * pitch_, step.value_class);
+    const Register* values = part(from, r * pitch_, step.value_class);
     if (chunks) {
       kernels_.sum_chunks(partials(step)->f, values, static_cast<int>(width_),
                           frame_.machine.numerics);
     } else {
       add(partials(step), values, static_cast<int>(width_));
     }
-    if (lanes_.count <= capacity_) {  // whole rows: each is finished at once
+    if (whole_rows) {
       fold(step, out, row_ + r);
       kernels_.neutral(partials(step), out.reduce, step.value_class);
     }
+  }
+}
+
+void VecRun::fold_block(const VecStep& step, const VecOut& out) {
+  alignas(64) float values[kMostRows], part[kMostRows], before[kMostRows];
+  auto* const now = reinterpret_cast<Register*>(part);
+  auto* const then = reinterpret_cast<Register*>(before);
+  const int stream = first_output_ + step.number;
+  Partials neutral;
+  kernels_.neutral(&neutral, out.reduce, 0);
+  row_reduction(step, out)->fold(values, held_[step.to].rows, neutral.f[0],
+                                 static_cast<int>(block_), static_cast<int>(width_));
+  const bool into_one = over_rows(out);
+  const int64_t at_once = into_one ? 1 : block_;
+  const int64_t along = at_once == 1 ? step.element : stride(stream, rows_);
+  for (int64_t r = 0; r < block_; r += at_once) {
+    char* const to = address(stream, row_ + r, 0);
+    const int count = static_cast<int>(at_once);
+    std::copy(values + r, values + r + at_once, part);
+    if (!begins(out, row_ + r)) {
+      step.load(then, to, along, count);
+      combination(step, out)(now, then, now, nullptr, count);
+    }
+    step.store(now, to, along, count);
   }
 }
 
@@ -74,22 +112,31 @@ void VecRun::combine_rows(const VecStep& step, const VecOut& out) {
   if (in_chunks(step)) return combine_chunks(step, out);
   const int stream = first_output_ + step.number;
   const auto combine = kernels_.combine[static_cast<int>(out.reduce)][step.value_class];
+  const RowReduction* const in_rows = row_reduction(step, out);
   const int64_t along = stride(stream, lanes_);
   const int64_t stored = store_stride(stream, step);
   const int width = static_cast<int>(width_);
-  const bool over_rows = rows_.position >= 0 && reduces(out, static_cast<int>(rows_.position));
-  Register* sum = regs_ + step.spare;
-  for (int64_t r = 0; r < block_; ++r) {
+  const bool into_one = over_rows(out);
+  Register* const sum = regs_ + step.spare;
+  Register* const from = in_rows ? nullptr : filled(step.to, step.value_class);
+  const int64_t at_once = in_rows && into_one ? block_ : 1;
+  for (int64_t r = 0; r < block_; r += at_once) {
     char* to = address(stream, row_ + r, lane_);
-    if (r == 0 || !over_rows) {
+    if (r == 0 || !into_one) {
       if (begins(out, row_ + r)) {
         fill_neutral(sum, out, step.value_class, width);
       } else {
         step.load(sum, to, along, width);
       }
     }
-    combine(sum, sum, part(regs_ + step.to, r * pitch_, step.value_class), nullptr, width);
-    if (r + 1 == block_ || !over_rows) step.store(sum, to, stored, width);
+    if (in_rows) {
+      Rows rows = held_[step.to].rows;
+      rows.at += r * rows.stride;
+      in_rows->combine(sum->f, rows, static_cast<int>(at_once), width);
+    } else {
+      combine(sum, sum, part(from, r * pitch_, step.value_class), nullptr, width);
+    }
+    if (r + at_once == block_ || !into_one) step.store(sum, to, stored, width);
   }
 }
 
@@ -136,9 +183,10 @@ void VecRun::scan(const VecStep& step, const VecOut& out) {
   const VecFn combine = combination(step, out);
   const int64_t along = store_stride(stream, step);
   Register* carry = regs_ + step.spare;
+  Register* const from = filled(step.to, step.value_class);
   const bool scanned = lanes_.position == walk_.size - 1;  // else the scanned axis has one point
   for (int64_t r = 0; r < block_; ++r) {
-    char* values = reinterpret_cast<char*>(part(regs_ + step.to, r * pitch_, step.value_class));
+    char* values = reinterpret_cast<char*>(part(from, r * pitch_, step.value_class));
     for (int64_t x = 0; x < width_; ++x) {
       auto* value = reinterpret_cast<Register*>(values + x * lane_bytes(step.value_class));
       alignas(64) Register one;

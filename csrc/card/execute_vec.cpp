@@ -43,8 +43,14 @@ void VecRun::run() {
     return;
   }
   choose_dims();
-  regs_ = reinterpret_cast<Register*>(
-      frame_.worker.registers.bytes(code_.registers * sizeof(Register)));
+  const int64_t registers = code_.registers;
+  const auto of_scalars = static_cast<int64_t>(kMostRows * sizeof(float));
+  const int64_t each = static_cast<int64_t>(sizeof(Register) + sizeof(Held)) + of_scalars;
+  char* const room = frame_.worker.registers.bytes(registers * each);
+  regs_ = reinterpret_cast<Register*>(room);
+  scalars_ = reinterpret_cast<float*>(regs_ + registers);
+  held_ = reinterpret_cast<Held*>(reinterpret_cast<char*>(scalars_) + registers * of_scalars);
+  in_rows_ = !code_.in_place && kernels_.row_reductions[1][kF32Rows].fold;
   for (const VecStep& step : code_.once) run_once(step);
   rows_of_dim(0);
 }
@@ -92,6 +98,36 @@ bool VecRun::mergeable(int outer, int inner, int64_t inner_count) const {
   return true;
 }
 
+int VecRun::strided(const Dim& dim) const {
+  int found = 0;
+  for (int s = 0; s < count_; ++s) {
+    const int64_t step = stride(s, dim);
+    const DType type = s < first_output_  ? vec_.inputs[s].dtype
+                       : s < first_index_ ? vec_.outputs[s - first_output_].place.dtype
+                                          : DType::I64;
+    found += s < first_index_ && step != 0 && step != bytes_of(type);
+  }
+  return found;
+}
+
+// Where no order of the walk can be told, lanes are the dim that lies side by side.
+void VecRun::put_lanes_last(Dim* dims, int size) const {
+  if (size < 2 || code_.in_place || !code_.any_order) return;
+  for (int s = first_output_; s < first_index_; ++s) {
+    const VecOut& out = vec_.outputs[s - first_output_];
+    for (int d = 0; d < size; ++d) {
+      const bool repeats = stride(s, dims[d]) == 0;
+      if (repeats && !reduces(out, static_cast<int>(dims[d].position))) return;
+    }
+  }
+  int best = size - 1;
+  for (int d = size - 2; d >= 0; --d) {
+    const bool long_enough = dims[d].count >= std::min<int64_t>(dims[size - 1].count, kAlign);
+    if (long_enough && strided(dims[d]) < strided(dims[best])) best = d;
+  }
+  std::rotate(dims + best, dims + best + 1, dims + size);
+}
+
 void VecRun::choose_dims() {
   Dim kept[kMaxAxes];
   int size = 0;
@@ -104,6 +140,7 @@ void VecRun::choose_dims() {
       kept[size++] = {walk_.count[i], i};
     }
   }
+  put_lanes_last(kept, size);
   lanes_ = size ? kept[--size] : Dim{1, -1};
   for (int i = 0; i < size; ++i) dims_[i] = kept[i];
   depth_ = size ? size - 1 : 0;
@@ -143,15 +180,17 @@ void VecRun::rows_of_dim(int dim) {
 }
 
 void VecRun::run_once(const VecStep& step) {
-  Register* to = regs_ + step.to;
   const double number = step.kind == VecStep::Scalar ? scalar(step.number) : step.constant;
-  for (int i = 0; i < kMaxLanes; ++i) {
-    if (step.value_class == 0) {
-      to->f[i] = static_cast<float>(number);
-    } else {
-      to->i[i] = step.kind == VecStep::Scalar ? whole(number, step.value_class) : step.integer;
-    }
+  if (step.value_class == 0) {
+    float* const to = scalars(step.to)->f;
+    std::fill(to, to + kMostRows, static_cast<float>(number));
+    held_[step.to] = {scalar_rows(step.to), false};
+    return;
   }
+  Register* to = regs_ + step.to;
+  const bool given = step.kind == VecStep::Scalar;
+  const int64_t value = given ? whole(number, step.value_class) : step.integer;
+  std::fill(to->i, to->i + kMaxLanes, value);
 }
 
 double VecRun::scalar(int slot) const {
@@ -163,8 +202,7 @@ double VecRun::scalar(int slot) const {
 void VecRun::run_step(const VecStep& step) {
   switch (step.kind) {
     case VecStep::Call:
-      step.call(regs_ + step.to, regs_ + step.args[0], regs_ + step.args[1], regs_ + step.args[2],
-                all_lanes());
+      call(step);
       break;
     case VecStep::Load:
       load(step);
@@ -177,18 +215,94 @@ void VecRun::run_step(const VecStep& step) {
   }
 }
 
+void VecRun::call(const VecStep& step) {
+  if (step.value_class == 0) {
+    if (call_on_scalars(step) || call_on_rows(step)) return;
+  }
+  Register* args[3] = {};
+  for (int i = 0; i < step.arity; ++i) args[i] = filled(step.args[i], step.arg_class[i]);
+  step.call(regs_ + step.to, args[0], args[1], args[2], all_lanes());
+  if (step.value_class == 0) held_[step.to] = {register_rows(step.to), true};
+}
+
+// Values that rows share stay one per row.
+bool VecRun::call_on_scalars(const VecStep& step) {
+  for (int i = 0; i < step.arity; ++i) {
+    if (step.arg_class[i] != 0 || held_[step.args[i]].rows.kind != kScalarRows) return false;
+  }
+  step.call(scalars(step.to), scalars(step.args[0]), scalars(step.args[1]), scalars(step.args[2]),
+            static_cast<int>(block_));
+  held_[step.to] = {scalar_rows(step.to), false};
+  return true;
+}
+
+bool VecRun::call_on_rows(const VecStep& step) {
+  if (!step.rows) return false;
+  const Rows a = held_[step.args[0]].rows;
+  const Rows b = step.arity == 2 ? held_[step.args[1]].rows : Rows{a.at, a.stride, kF16Rows};
+  const RowsFn fn = step.rows->of[a.kind][b.kind];
+  const bool registers = a.kind == kF32Rows && held_[step.args[0]].filled &&
+                         (step.arity == 1 || (b.kind == kF32Rows && held_[step.args[1]].filled));
+  if (!fn || registers) return false;
+  const Rows to = register_rows(step.to);
+  fn({const_cast<char*>(to.at), to.stride}, a, b, static_cast<int>(block_),
+     static_cast<int>(width_));
+  held_[step.to] = {to, true};
+  return true;
+}
+
+Register* VecRun::filled(int reg, int value_class) {
+  Register* const to = regs_ + reg;
+  if (value_class != 0 || held_[reg].filled) return to;
+  Held& held = held_[reg];
+  if (held.rows.kind == kScalarRows) {
+    for (int64_t r = 0; r < block_; ++r) {
+      std::fill(to->f + r * pitch_, to->f + (r + 1) * pitch_, scalars(reg)->f[r]);
+    }
+    held.filled = true;  // what else needs them may still take the scalars
+    return to;
+  }
+  const auto type = static_cast<DType>(held.rows.kind);
+  const LoadFn load = kernels_.load[static_cast<int>(type)];
+  for (int64_t r = 0; r < block_; ++r) {
+    load(part(to, r * pitch_, 0), held.rows.at + r * held.rows.stride, bytes_of(type),
+         static_cast<int>(width_));
+  }
+  held = {register_rows(reg), true};
+  return to;
+}
+
 void VecRun::load(const VecStep& step) {
   const int64_t along = stride(step.number, lanes_);
-  const bool rounded = rounded_[step.number];
   const DType dtype = vec_.inputs[step.number].dtype;
-  const LoadFn load = rounded ? frame_.machine.storage->load[static_cast<int>(dtype)] : step.load;
-  for (int64_t r = 0; r < block_; ++r) {
-    load(part(regs_ + step.to, r * pitch_, step.value_class), address(step.number, row_ + r, lane_),
-         along, static_cast<int>(width_));
+  if (rounded_[step.number]) {
+    load_lanes(frame_.machine.storage->load[static_cast<int>(dtype)], step.number, step.to, 0);
+    Register* const to = regs_ + step.to;
+    frame_.machine.rounding()(to, to, nullptr, nullptr, all_lanes());
+  } else if (step.value_class != 0 || !in_rows_) {
+    load_lanes(step.load, step.number, step.to, step.value_class);
+  } else if (along == bytes_of(dtype)) {
+    held_[step.to] = {{address(step.number, row_, lane_), stride(step.number, rows_),
+                       static_cast<RowKind>(dtype)},
+                      false};
+    return;
+  } else if (along == 0) {
+    step.load(scalars(step.to), address(step.number, row_, lane_), stride(step.number, rows_),
+              static_cast<int>(block_));
+    held_[step.to] = {scalar_rows(step.to), false};
+    return;
+  } else {
+    load_lanes(step.load, step.number, step.to, 0);
   }
-  if (!rounded) return;
-  Register* const to = regs_ + step.to;
-  frame_.machine.rounding()(to, to, nullptr, nullptr, all_lanes());
+  held_[step.to] = {register_rows(step.to), true};
+}
+
+void VecRun::load_lanes(LoadFn load, int stream, int reg, int value_class) {
+  const int64_t along = stride(stream, lanes_);
+  for (int64_t r = 0; r < block_; ++r) {
+    load(part(regs_ + reg, r * pitch_, value_class), address(stream, row_ + r, lane_), along,
+         static_cast<int>(width_));
+  }
 }
 
 void VecRun::index(const VecStep& step) {
@@ -214,9 +328,10 @@ void VecRun::output(const VecStep& step) {
 void VecRun::store(const VecStep& step) {
   const int stream = first_output_ + step.number;
   const int64_t along = store_stride(stream, step);
+  Register* const values = filled(step.to, step.value_class);
   for (int64_t r = 0; r < block_; ++r) {
-    step.store(part(regs_ + step.to, r * pitch_, step.value_class),
-               address(stream, row_ + r, lane_), along, static_cast<int>(width_));
+    step.store(part(values, r * pitch_, step.value_class), address(stream, row_ + r, lane_), along,
+               static_cast<int>(width_));
   }
 }
 

@@ -33,6 +33,11 @@ class Compiler {
     if (stores_last_) {
       for (int v = 0; v < values; ++v) store_outputs_of(v);
     }
+    for (const VecOut& out : vec_.outputs) {
+      const bool order = out.reduce == Reduce::Sum || out.reduce == Reduce::Prod;
+      code_.any_order &= !out.scan && !order;
+    }
+    code_.in_place = stores_last_;
     code_.registers = std::max(next_, 1);
     return std::move(code_);
   }
@@ -108,7 +113,12 @@ class Compiler {
       default:
         step.kind = VecStep::Call;
         step.call = function(op);
-        for (size_t i = 0; i < op.args.size(); ++i) step.args[i] = registers_[op.args[i]];
+        if (step.value_class == 0) step.rows = kernels_.rows[op.code];
+        step.arity = static_cast<uint8_t>(op.args.size());
+        for (size_t i = 0; i < op.args.size(); ++i) {
+          step.args[i] = registers_[op.args[i]];
+          step.arg_class[i] = static_cast<uint8_t>(class_of(vec_.ops[op.args[i]].dtype));
+        }
     }
     release_last_used_at(v, 0);  // an operand may be the destination
     // A constant is computed once, before the values whose registers are free by now.

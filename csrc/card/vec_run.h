@@ -24,6 +24,12 @@ class VecRun {
     int64_t position;  // in the instruction's own walk
   };
 
+  // A register's values: lazily, where they come from (kernels.h: Rows).
+  struct Held {
+    Rows rows;    // where the values are; of class 0 only
+    bool filled;  // also in every lane of the register
+  };
+
   // --- operands and shape ---
 
   // What an output writes: a reduced axis is walked, but not written.
@@ -37,6 +43,8 @@ class VecRun {
   // them differently. Rows of a reduction or scan over the lanes keep their lanes: which partial
   // sum a lane joins must not depend on strides.
   bool mergeable(int outer, int inner, int64_t inner_count) const;
+  int strided(const Dim& dim) const;  // operands that do not lie side by side along it
+  void put_lanes_last(Dim* dims, int size) const;
   void choose_dims();
 
   int64_t stride(int stream, const Dim& dim) const {
@@ -58,6 +66,25 @@ class VecRun {
 
   int all_lanes() const { return static_cast<int>((block_ - 1) * pitch_ + width_); }
 
+  static constexpr int kMostRows = kMaxLanes / 16;  // of a block: rows begin at 16 lanes
+
+  // Values of class 0 that all lanes of a row share: one per row.
+  Register* scalars(int reg) const {
+    return reinterpret_cast<Register*>(scalars_ + static_cast<ptrdiff_t>(reg) * kMostRows);
+  }
+  Rows scalar_rows(int reg) const {
+    return {reinterpret_cast<const char*>(scalars(reg)), sizeof(float), kScalarRows};
+  }
+  Rows register_rows(int reg) const {
+    const auto pitch = static_cast<ptrdiff_t>(pitch_ * static_cast<int64_t>(sizeof(float)));
+    return {reinterpret_cast<const char*>(regs_ + reg), pitch, kF32Rows};
+  }
+  // The register with every lane of the block in it.
+  Register* filled(int reg, int value_class);
+  void call(const VecStep& step);
+  bool call_on_scalars(const VecStep& step);
+  bool call_on_rows(const VecStep& step);
+  void load_lanes(LoadFn load, int stream, int reg, int value_class);
   void run_once(const VecStep& step);
   double scalar(int slot) const;
   void run_step(const VecStep& step);
@@ -79,6 +106,11 @@ class VecRun {
   void accumulate(const VecStep& step, const VecOut& out);
   void finish_rows();
   void fold(const VecStep& step, const VecOut& out, int64_t row);
+  void fold_block(const VecStep& step, const VecOut& out);
+  bool over_rows(const VecOut& out) const {
+    return rows_.position >= 0 && reduces(out, static_cast<int>(rows_.position));
+  }
+  const RowReduction* row_reduction(const VecStep& step, const VecOut& out) const;
   void combine_rows(const VecStep& step, const VecOut& out);
   // Nothing was walked: a reduction over an empty axis still stores its neutral element.
   void store_neutral(int number);
@@ -129,6 +161,9 @@ class VecRun {
   bool rounded_[kMaxStreams];      // by input: its elements become DL16 (Machine::rounds)
   int chunk_stream_[kMaxStreams];  // by output
   Register* regs_ = nullptr;
+  bool in_rows_ = false;  // loads leave operands where they lie
+  float* scalars_ = nullptr;
+  Held* held_ = nullptr;  // by register
   int64_t at_[kMaxAxes] = {};
   uintptr_t row_base_[2 * kMaxStreams];
   int64_t row_ = 0, block_ = 0, lane_ = 0, width_ = 0;
