@@ -29,7 +29,7 @@ class FloatState {
 #endif
 };
 
-constexpr int64_t kTogetherBytes = 128 << 10;  // of tiles of trips that run together
+constexpr int64_t kTogetherBytes = 256 << 10;  // of tiles of trips that run together
 constexpr int64_t kLeastTripBytes = 1 << 10;   // also where a trip has no tiles: loads left out
 constexpr int64_t kReadPast = 64;              // matmul kernels read up to 15 columns too many
 
@@ -37,13 +37,15 @@ constexpr int64_t kReadPast = 64;              // matmul kernels read up to 15 c
 class SectionRun {
  public:
   SectionRun(const Machine& machine, const Program& program, const Section& section,
-             const SectionPlan& plan, const Place* const* sources, const uint8_t* together,
-             const int64_t* slots)
+             const SectionPlan& plan, const Place* const* sources, const uint8_t* left_out,
+             const Place* const* targets, const uint8_t* together, const int64_t* slots)
       : machine_(machine),
         program_(program),
         section_(section),
         plan_(plan),
         sources_(sources),
+        left_out_(left_out),
+        targets_(targets),
         together_(together),
         slots_(slots) {}
 
@@ -156,8 +158,13 @@ class SectionRun {
   void execute(const Frame& frame, const Node& node, int core) const {
     const NodePlan& plan = plan_.nodes[node.id];
     Places places{plan.forward.empty() ? nullptr : plan.forward.data(), sources_};
+    if (!plan.stored.empty()) {
+      places.stored = plan.stored.data();
+      places.targets = targets_;
+    }
     if (const auto* copy = std::get_if<Copy>(&node.form)) {
-      places.elided = plan.elided_by >= 0 && sources_[plan.elided_by];
+      places.elided = (plan.elided_by >= 0 && left_out_[plan.elided_by]) ||
+                      (plan.written_by >= 0 && targets_[plan.written_by]);
       execute_copy(frame, *copy, places);
     } else if (const auto* pt = std::get_if<Pt>(&node.form)) {
       execute_pt(frame, *pt, places);
@@ -184,6 +191,8 @@ class SectionRun {
   const Section& section_;
   const SectionPlan& plan_;
   const Place* const* sources_;
+  const uint8_t* left_out_;
+  const Place* const* targets_;
   const uint8_t* together_;  // by Node::id: a loop whose trips run together
   const int64_t* slots_;
   std::atomic<int> next_{0};
@@ -197,14 +206,18 @@ class SectionRun {
 
 Executable::Executable(const Program& program, const Kernels& kernels)
     : program_(program), plans_(plan_execution(program, kernels)) {
-  size_t most = 0;
-  size_t nodes = 0;
+  int readers = 0;
+  size_t most = 0, nodes = 0, stores = 0;
   for (const SectionPlan& plan : plans_) {
     most = std::max(most, plan.forwards.size());
+    readers = std::max(readers, plan.readers);
     nodes = std::max(nodes, plan.nodes.size());
+    stores = std::max(stores, plan.directs.size());
   }
+  targets_.resize(stores);
   together_.resize(nodes);
-  sources_.resize(most);
+  sources_.resize(readers);
+  left_out_.resize(most);
 }
 
 void Executable::run(const Machine& machine, const int64_t* slots) {
@@ -240,8 +253,17 @@ void Executable::run_section(const Machine& machine, const std::vector<SectionPl
   const SectionPlan& plan = plans[number];
   for (size_t f = 0; f < plan.forwards.size(); ++f) {
     // (Debug modes are about the copies.)
-    const bool now = !machine.debug && forwards_now(plan.forwards[f], plan, section, slots);
-    sources_[f] = now ? &plan.forwards[f].load->source : nullptr;
+    const Forward& forward = plan.forwards[f];
+    left_out_[f] = !machine.debug && forwards_now(forward, plan, section, slots);
+    for (const Forward::Reader& reader : forward.readers) {
+      sources_[reader.number] = left_out_[f] ? &reader.source : nullptr;
+    }
+  }
+  for (size_t d = 0; d < plan.directs.size(); ++d) {
+    const Place& target = plan.directs[d].store->target;
+    const bool now = !machine.debug && !machine.rounds(target) &&
+                     writes_directly(plan.directs[d], plan, section, slots);
+    targets_[d] = now ? &target : nullptr;
   }
   for (size_t n = 0; n < plan.nodes.size(); ++n) {
     const Batch* const batch = plan.nodes[n].batch.get();
@@ -249,7 +271,8 @@ void Executable::run_section(const Machine& machine, const std::vector<SectionPl
     together_[n] = batch && !machine.debug && !machine.numerics.card &&
                    transfers_apart(*batch, section, slots);
   }
-  SectionRun run(machine, program_, section, plan, sources_.data(), together_.data(), slots);
+  SectionRun run(machine, program_, section, plan, sources_.data(), left_out_.data(),
+                 targets_.data(), together_.data(), slots);
   if (section.cores == 1 || plan.adds) {
     run(0);
   } else {

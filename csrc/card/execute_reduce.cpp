@@ -130,8 +130,8 @@ void VecRun::combine_rows(const VecStep& step, const VecOut& out) {
       }
     }
     if (in_rows) {
-      Rows rows = held_[step.to].rows;
-      rows.at += r * rows.stride;
+      const Rows& all = held_[step.to].rows;
+      const Rows rows = {all.at + r * all.stride, all.stride, all.kind};
       in_rows->combine(sum->f, rows, static_cast<int>(at_once), width);
     } else {
       combine(sum, sum, part(from, r * pitch_, step.value_class), nullptr, width);

@@ -13,6 +13,14 @@ struct Places {
   const Place* const* sources;  // by load: its source in this launch, null when it is copied
   bool elided = false;          // this instruction is such a load: check, do not move
 
+  const int* stored = nullptr;  // Vec: by output, number of the store; -1 or null for none
+  const Place* const* targets = nullptr;  // by store: its target in this launch, null when copied
+
+  const Place& target(int output, const Place& own) const {
+    if (!stored || stored[output] < 0) return own;
+    const Place* target = targets[stored[output]];
+    return target ? *target : own;
+  }
   const Place& operator()(int operand, const Place& own) const {
     if (!forward || forward[operand] < 0) return own;
     const Place* source = sources[forward[operand]];

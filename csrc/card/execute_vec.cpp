@@ -1,6 +1,7 @@
 // SFU: runs compiled vector programs over blocks of rows x lanes.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "vec_run.h"
 
@@ -29,8 +30,10 @@ VecRun::VecRun(const Frame& frame, const Vec& vec, const VecCode& code, const Pl
     streams_[count_++] = frame.operand(place, walk_, vec.origin);
   }
   first_output_ = count_;
-  for (const VecOut& out : vec.outputs) {
-    streams_[count_++] = frame.operand(out.place, written(out), vec.origin, Mode::Write);
+  for (size_t i = 0; i < vec.outputs.size(); ++i) {
+    const VecOut& out = vec.outputs[i];
+    const Place& place = places.target(static_cast<int>(i), out.place);
+    streams_[count_++] = frame.operand(place, written(out), vec.origin, Mode::Write);
   }
   first_index_ = count_;
   for (const VecIndex& index : vec.indices) streams_[count_++] = index_stream(index);
@@ -184,7 +187,7 @@ void VecRun::run_once(const VecStep& step) {
   if (step.value_class == 0) {
     float* const to = scalars(step.to)->f;
     std::fill(to, to + kMostRows, static_cast<float>(number));
-    held_[step.to] = {scalar_rows(step.to), false};
+    hold_scalars(step.to, true);
     return;
   }
   Register* to = regs_ + step.to;
@@ -222,33 +225,55 @@ void VecRun::call(const VecStep& step) {
   Register* args[3] = {};
   for (int i = 0; i < step.arity; ++i) args[i] = filled(step.args[i], step.arg_class[i]);
   step.call(regs_ + step.to, args[0], args[1], args[2], all_lanes());
-  if (step.value_class == 0) held_[step.to] = {register_rows(step.to), true};
+  if (step.value_class == 0) hold_register(step.to);
 }
 
 // Values that rows share stay one per row.
 bool VecRun::call_on_scalars(const VecStep& step) {
+  bool one = true;
   for (int i = 0; i < step.arity; ++i) {
     if (step.arg_class[i] != 0 || held_[step.args[i]].rows.kind != kScalarRows) return false;
+    one &= held_[step.args[i]].rows.stride == 0;
   }
   step.call(scalars(step.to), scalars(step.args[0]), scalars(step.args[1]), scalars(step.args[2]),
             static_cast<int>(block_));
-  held_[step.to] = {scalar_rows(step.to), false};
+  hold_scalars(step.to, one);
   return true;
 }
 
 bool VecRun::call_on_rows(const VecStep& step) {
   if (!step.rows) return false;
-  const Rows a = held_[step.args[0]].rows;
-  const Rows b = step.arity == 2 ? held_[step.args[1]].rows : Rows{a.at, a.stride, kF16Rows};
-  const RowsFn fn = step.rows->of[a.kind][b.kind];
-  const bool registers = a.kind == kF32Rows && held_[step.args[0]].filled &&
-                         (step.arity == 1 || (b.kind == kF32Rows && held_[step.args[1]].filled));
-  if (!fn || registers) return false;
-  const Rows to = register_rows(step.to);
-  fn({const_cast<char*>(to.at), to.stride}, a, b, static_cast<int>(block_),
-     static_cast<int>(width_));
-  held_[step.to] = {to, true};
+  const bool two = step.arity == 2;
+  const Held& a = held_[step.args[0]];
+  const Held& b = held_[step.args[two ? 1 : 0]];
+  const RowsFn fn = step.rows->of[a.rows.kind][two ? b.rows.kind : kF16Rows];
+  const bool registers = a.rows.kind == kF32Rows && a.filled && b.rows.kind == kF32Rows && b.filled;
+  const bool direct = goes_direct(step);
+  if (!fn || (registers && !direct)) return false;
+  RowsOut to = {reinterpret_cast<char*>(regs_ + step.to), pitch_bytes()};
+  if (direct) {
+    const int stream = first_output_ + step.direct;
+    to = {address(stream, row_, lane_), stride(stream, rows_)};
+    stored_ = step.direct;
+  }
+  // Rows that follow each other are one.
+  auto follows = [&](const Rows& rows) {
+    const auto type = static_cast<DType>(rows.kind);
+    return rows.stride == (rows.kind == kScalarRows ? 0 : width_ * bytes_of(type));
+  };
+  const bool one = to.stride == width_ * static_cast<int64_t>(sizeof(float)) && follows(a.rows) &&
+                   (!two || follows(b.rows));
+  fn(to, a.rows, b.rows, static_cast<int>(one ? 1 : block_),
+     static_cast<int>(one ? block_ * width_ : width_));
+  held_[step.to].set(to.at, to.stride, kF32Rows, !direct);
   return true;
+}
+
+// Into the memory of the output instead of a register.
+bool VecRun::goes_direct(const VecStep& step) const {
+  if (step.direct < 0 || !in_rows_) return false;
+  const int64_t along = stride(first_output_ + step.direct, lanes_);
+  return along == static_cast<int64_t>(sizeof(float)) || lanes_.count == 1;
 }
 
 Register* VecRun::filled(int reg, int value_class) {
@@ -268,7 +293,7 @@ Register* VecRun::filled(int reg, int value_class) {
     load(part(to, r * pitch_, 0), held.rows.at + r * held.rows.stride, bytes_of(type),
          static_cast<int>(width_));
   }
-  held = {register_rows(reg), true};
+  hold_register(reg);
   return to;
 }
 
@@ -282,19 +307,19 @@ void VecRun::load(const VecStep& step) {
   } else if (step.value_class != 0 || !in_rows_) {
     load_lanes(step.load, step.number, step.to, step.value_class);
   } else if (along == bytes_of(dtype)) {
-    held_[step.to] = {{address(step.number, row_, lane_), stride(step.number, rows_),
-                       static_cast<RowKind>(dtype)},
-                      false};
+    held_[step.to].set(address(step.number, row_, lane_), stride(step.number, rows_),
+                       static_cast<RowKind>(dtype), false);
     return;
   } else if (along == 0) {
-    step.load(scalars(step.to), address(step.number, row_, lane_), stride(step.number, rows_),
+    const int64_t step_of_row = stride(step.number, rows_);
+    step.load(scalars(step.to), address(step.number, row_, lane_), step_of_row,
               static_cast<int>(block_));
-    held_[step.to] = {scalar_rows(step.to), false};
+    hold_scalars(step.to, step_of_row == 0);
     return;
   } else {
     load_lanes(step.load, step.number, step.to, 0);
   }
-  held_[step.to] = {register_rows(step.to), true};
+  hold_register(step.to);
 }
 
 void VecRun::load_lanes(LoadFn load, int stream, int reg, int value_class) {
@@ -326,6 +351,7 @@ void VecRun::output(const VecStep& step) {
 }
 
 void VecRun::store(const VecStep& step) {
+  if (std::exchange(stored_, -1) == step.number) return;
   const int stream = first_output_ + step.number;
   const int64_t along = store_stride(stream, step);
   Register* const values = filled(step.to, step.value_class);

@@ -58,7 +58,7 @@ using FoldFn = void (*)(const Partials* p, Register* scalar);  // result in lane
 
 // Rows of a block: lanes side by side (f16, bf16, f32), or one f32 for all lanes of a row; any
 // alignment. Nothing past the lanes of a row is read or written.
-enum RowKind : uint8_t { kF16Rows, kBf16Rows, kF32Rows, kScalarRows };  // the first as DType
+enum RowKind : int64_t { kF16Rows, kBf16Rows, kF32Rows, kScalarRows };  // the first as DType
 constexpr int kRowKinds = 4;
 struct Rows {
   const char* at;

@@ -18,6 +18,7 @@ struct VecStep {
   int args[3] = {};  // Call: registers
   uint8_t arg_class[3] = {};
   uint8_t arity = 0;
+  int direct = -1;      // Call: the one f32 output that is all that needs its value
   int number = 0;       // Load: input, Index: index, Scalar: slot, Output: output
   int spare = 0;        // Output with a reduction: register for the partial results
   int64_t element = 0;  // Output: bytes

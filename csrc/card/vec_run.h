@@ -28,6 +28,15 @@ class VecRun {
   struct Held {
     Rows rows;    // where the values are; of class 0 only
     bool filled;  // also in every lane of the register
+
+    // Field by field: a copy of 16 bytes would have to wait for every store before it (measured: a
+    // fifth of a softmax).
+    void set(const void* at, ptrdiff_t stride, RowKind kind, bool fills) {
+      rows.at = static_cast<const char*>(at);
+      rows.stride = stride;
+      rows.kind = kind;
+      filled = fills;
+    }
   };
 
   // --- operands and shape ---
@@ -72,18 +81,19 @@ class VecRun {
   Register* scalars(int reg) const {
     return reinterpret_cast<Register*>(scalars_ + static_cast<ptrdiff_t>(reg) * kMostRows);
   }
-  Rows scalar_rows(int reg) const {
-    return {reinterpret_cast<const char*>(scalars(reg)), sizeof(float), kScalarRows};
+  void hold_scalars(int reg, bool all_the_same) {
+    held_[reg].set(scalars(reg), all_the_same ? 0 : sizeof(float), kScalarRows, false);
   }
-  Rows register_rows(int reg) const {
-    const auto pitch = static_cast<ptrdiff_t>(pitch_ * static_cast<int64_t>(sizeof(float)));
-    return {reinterpret_cast<const char*>(regs_ + reg), pitch, kF32Rows};
+  ptrdiff_t pitch_bytes() const {
+    return static_cast<ptrdiff_t>(pitch_ * static_cast<int64_t>(sizeof(float)));
   }
+  void hold_register(int reg) { held_[reg].set(regs_ + reg, pitch_bytes(), kF32Rows, true); }
   // The register with every lane of the block in it.
   Register* filled(int reg, int value_class);
   void call(const VecStep& step);
   bool call_on_scalars(const VecStep& step);
   bool call_on_rows(const VecStep& step);
+  bool goes_direct(const VecStep& step) const;
   void load_lanes(LoadFn load, int stream, int reg, int value_class);
   void run_once(const VecStep& step);
   double scalar(int slot) const;
@@ -161,6 +171,7 @@ class VecRun {
   bool rounded_[kMaxStreams];      // by input: its elements become DL16 (Machine::rounds)
   int chunk_stream_[kMaxStreams];  // by output
   Register* regs_ = nullptr;
+  int stored_ = -1;       // the output that a call has just written
   bool in_rows_ = false;  // loads leave operands where they lie
   float* scalars_ = nullptr;
   Held* held_ = nullptr;  // by register
