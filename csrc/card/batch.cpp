@@ -48,6 +48,9 @@ void add_uses(const Node& node, const std::vector<int>& looped, std::vector<Use>
       });
       write(out.place, vec->axes, goes_on);
     }
+  } else if (const auto* ring = std::get_if<Ring>(&node.form)) {
+    read(ring->source);
+    write(ring->target, ring->axes, true);
   }
 }
 
@@ -106,6 +109,7 @@ class Finder {
     bool any_vec = false;
     for (const Node& inner : loop.body) {
       if (std::holds_alternative<TileLoop>(inner.form)) return;
+      if (std::holds_alternative<Ring>(inner.form)) return;  // reads other cores' LX
       any_vec |= std::holds_alternative<Vec>(inner.form);
       add_uses(inner, looped, &uses);
       const auto* copy = std::get_if<Copy>(&inner.form);

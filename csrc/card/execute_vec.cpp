@@ -306,7 +306,7 @@ void VecRun::load(const VecStep& step) {
     frame_.machine.rounding()(to, to, nullptr, nullptr, all_lanes());
   } else if (step.value_class != 0 || !in_rows_) {
     load_lanes(step.load, step.number, step.to, step.value_class);
-  } else if (along == bytes_of(dtype)) {
+  } else if (along == bytes_of(dtype) && static_cast<int>(dtype) < kScalarRows) {
     held_[step.to].set(address(step.number, row_, lane_), stride(step.number, rows_),
                        static_cast<RowKind>(dtype), false);
     return;
