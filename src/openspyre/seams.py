@@ -172,6 +172,11 @@ DEVICE: tuple[Seam, ...] = (
         "makes torch.spyre, which torch.get_device_module and others look for",
         "when the entry point of a backend can name its module",
     ),
+    Seam(
+        "torch:Tensor.__dlpack_device__",
+        "it knows no renamed out-of-tree device, so that from_dlpack refuses what it could take",
+        "when torch compares with the name that the backend was given",
+    ),
 )
 
 # --- tools: estimates of models of transformers ---------------------------------------------

@@ -9,6 +9,7 @@ import torch
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
 from torch._inductor.codegen.common import DeviceOpOverrides, register_device_op_overrides
 
+from openspyre.device.streams import ARCHITECTURE
 from openspyre.spec import SPYRE_CARD_V1
 
 NAME = "spyre"
@@ -85,7 +86,7 @@ class SpyreInterface(DeviceInterface):
 
     @staticmethod
     def get_compute_capability(device: Any = None) -> str:
-        return "spyre-card-v1"
+        return ARCHITECTURE
 
     @staticmethod
     def is_bf16_supported(including_emulation: bool = False) -> bool:
