@@ -16,15 +16,17 @@ import torch.xpu
 from openspyre.device.absent import ABSENT
 
 # Names of other vendors' libraries and of parts of their devices, and what torch itself deprecates.
-FOREIGN = frozenset(
-    "amp sparse nccl nvtx tunable jiterator cudart cudaStatus CudaError check_error GreenContext "
-    "CUDAGraph XPUGraph CUDAPluggableAllocator XPUPluggableAllocator DeferredCudaCallError "
-    "current_blas_handle current_solver_handle has_half has_magma get_gencode_flags "
-    "caching_allocator_enable caching_allocator_disabled get_allocator_backend "
-    "get_sync_debug_mode set_sync_debug_mode list_gpu_processes profiler "
-    "max_memory_cached memory_cached reset_max_memory_allocated reset_max_memory_cached "
-    "host_memory_stats_as_nested_dict memory_usage utilization clock_rate".split()
-)
+FOREIGN = frozenset((
+    "amp", "sparse", "nccl", "nvtx", "tunable", "jiterator", "cudart", "cudaStatus",
+    "CudaError", "check_error", "GreenContext", "CUDAGraph", "XPUGraph",
+    "CUDAPluggableAllocator", "XPUPluggableAllocator", "DeferredCudaCallError",
+    "current_blas_handle", "current_solver_handle", "has_half", "has_magma",
+    "get_gencode_flags", "caching_allocator_enable", "caching_allocator_disabled",
+    "get_allocator_backend", "get_sync_debug_mode", "set_sync_debug_mode", "list_gpu_processes",
+    "profiler", "max_memory_cached", "memory_cached", "reset_max_memory_allocated",
+    "reset_max_memory_cached", "host_memory_stats_as_nested_dict", "memory_usage",
+    "utilization", "clock_rate",
+))  # fmt: skip
 
 
 @pytest.mark.parametrize("module", [torch.cuda, torch.xpu], ids=["cuda", "xpu"])
@@ -55,11 +57,11 @@ def test_what_is_absent_says_why() -> None:
 @pytest.mark.parametrize("device", [7, -1, "spyre:7", torch.device("spyre:7")])
 @pytest.mark.parametrize(
     "name",
-    (
+    [
         "get_device_name", "get_device_properties", "default_stream", "memory_allocated",
         "memory_stats", "mem_get_info", "get_rng_state", "memory_summary",
         "get_per_process_memory_fraction",
-    ),
+    ],
 )  # fmt: skip
 def test_a_device_that_does_not_exist(name: str, device: int | str | torch.device) -> None:
     index = device if isinstance(device, int) else 7
