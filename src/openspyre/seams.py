@@ -154,6 +154,21 @@ FRONTEND: tuple[Seam, ...] = (
         "when torch.accelerator has exchange_device",
     ),
     Seam(
+        "torch._inductor.codegen.cpp_wrapper_cpu:CppWrapperCpu",
+        "base class of the C++ around our kernels in an AOTInductor package",
+        _REGISTRATION,
+    ),
+    Seam(
+        "torch._inductor.codegen.cpp_utils:DEVICE_TO_ATEN",
+        "AOTInductor refuses devices that are not in this table",
+        _REGISTRATION,
+    ),
+    Seam(
+        "torch._inductor.codecache:_get_cpp_wrapper_header",
+        "AOTInductor precompiles a header of torch named like the device; ours is the CPU's",
+        _REGISTRATION,
+    ),
+    Seam(
         "torch._inductor.virtualized:V",
         "the graph, its sizes and its wrapper while Inductor generates code",
         _LOOP_IR,
