@@ -12,17 +12,16 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from measured_splits import Measured, read
 from measurement import Measurement, options, report
 from published import published
 from split_scores import (
     Clock,
-    Measured,
     by_shape,
     clock,
     constant_regret,
     held_out,
     predictions,
-    read,
     scores,
 )
 
@@ -83,7 +82,9 @@ def row(case: str, value: float, unit: str, target: float | None, detail: str) -
 
 def main() -> None:
     parser = options(__doc__ or "")
-    parser.add_argument("--data", type=Path, default=FITTED, help="a file of measured splits")
+    parser.add_argument(
+        "--data", type=Path, default=FITTED, help="a file of measured splits, tab-separated"
+    )
     chosen = parser.parse_args()
     rows = read(chosen.data)
     with clock() as timer:

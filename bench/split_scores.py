@@ -6,18 +6,17 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
+from measured_splits import Measured
 from split_matmul import VENDOR, Split, Tiling, split_matmul
 
-from openspyre.card.native import SoftwareCard
+from openspyre.card.native import Report, SoftwareCard
 from openspyre.ir.program import Program
 from openspyre.spec import SPYRE_CARD_V1, CardSpec
 
 Shape = tuple[int, int, int, int]
 Predicted = Mapping[Split, float]  # us
-_COLUMNS = ("B", "M", "N", "K", "split_b", "split_m", "split_n", "split_k", "measured_us")
 _Row = TypeVar("_Row")
 # Alternatives that a shape left out of the fit is scored with: the best for the other shapes.
 TILINGS = tuple(
@@ -27,14 +26,6 @@ TILINGS = tuple(
     for widest in (256, 512, 1024)
     if columns <= widest
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """One row of a file of measurements."""
-
-    split: Split
-    us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,42 +40,20 @@ class Scores:
     ratio: float  # predicted / measured, mean
 
 
-def read(path: Path) -> list[Measured]:
-    """The rows of a tab-separated file; lines that begin with # are comments.
-
-    Raises:
-        SystemExit: the file lacks a column or has a row that is no measurement.
-    """
-    lines = [x for x in path.read_text().splitlines() if x.strip() and not x.startswith("#")]
-    header = lines[0].split("\t") if lines else []
-    missing = [c for c in _COLUMNS if c not in header]
-    if missing:
-        raise SystemExit(f"{path} has no column {', '.join(missing)}")
-    found = []
-    for line in lines[1:]:
-        row = dict(zip(header, line.split("\t"), strict=False))
-        try:
-            split = Split(*(int(row[c]) for c in _COLUMNS[:-1]))
-            found.append(Measured(split, float(row["measured_us"])))
-        except (KeyError, ValueError):
-            raise SystemExit(f"{path}: this line is no measurement: {line}") from None
-    if not found:
-        raise SystemExit(f"{path} has no measurements")
-    return found
-
-
 class Clock:
-    """The timing engine of one card. `us` is the card time of a program whose arguments lie at
-    stick borders."""
+    """The timing engine of one card, for programs whose arguments lie at stick borders."""
 
     def __init__(self, card: SoftwareCard, spec: CardSpec) -> None:
         self.card, self.spec = card, spec
 
     def us(self, program: Program) -> float:
+        return self.spec.microseconds(self.report(program).cycles)
+
+    def report(self, program: Program) -> Report:
         loaded = self.card.load_program(program)
         try:
             block = self.card.fill(loaded, [0] * program.arguments[0])
-            return self.spec.microseconds(self.card.time(loaded, block).cycles)
+            return self.card.time(loaded, block)
         finally:
             self.card.unload(loaded)
 

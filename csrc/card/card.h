@@ -46,7 +46,7 @@ typedef struct {
 typedef struct {
   uint64_t cycles;
   uint64_t bound_p_cycles;  // max(flop / peak, bytes / peak), card.md 4
-  uint64_t pt_busy, sfu_busy, load_busy, store_busy;
+  uint64_t pt_busy, sfu_busy, load_busy, store_busy, ring_busy;
   uint64_t device_read_bytes, device_write_bytes;  // multicast data counts once
   uint64_t ring_bytes;
   uint64_t flop;          // of PT: 2 per multiply-add
@@ -127,7 +127,7 @@ typedef struct {
   uint64_t read_bytes, write_bytes, ring_bytes;
   int32_t section, node;  // the instruction's number in its section, in body order, loops counted
   int32_t core;
-  int32_t unit;  // 0 load, 1 store, 2 PT, 3 SFU
+  int32_t unit;  // 0 load, 1 store, 2 PT, 3 SFU, 4 ring
 } spyre_event;
 // Like `spyre_program_time`, and writes the first `capacity` events, by the end of their work
 // within a section. A report says how many there are: `instructions`.

@@ -20,6 +20,7 @@ int origin_of(const Node& node) {
   if (const auto* copy = std::get_if<Copy>(&node.form)) return copy->origin;
   if (const auto* pt = std::get_if<Pt>(&node.form)) return pt->origin;
   if (const auto* vec = std::get_if<Vec>(&node.form)) return vec->origin;
+  if (const auto* ring = std::get_if<Ring>(&node.form)) return ring->origin;
   return -1;
 }
 

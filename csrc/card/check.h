@@ -10,6 +10,8 @@
 //    slot last.
 //  - A read through an LX buffer finds the bytes that were written through this buffer last, in
 //    the slot that was written last.
+//  - A ring move finds bytes that their holder wrote through the move's source buffer in an earlier
+//    section, and that nobody writes in this one.
 //  - No instruction writes bytes of LX that it reads or writes as another operand, but a vector
 //    instruction may work in place.
 //  - Accesses to the same byte of device memory in one section, one of which writes, are of one
@@ -55,7 +57,7 @@ struct Instr {
 // What is wrong, each pair of instructions once, in the order found.
 class Problems {
  public:
-  enum Kind { LxBounds, DeviceBounds, ReadOnly, Unwritten, Overwritten, Own, Stale, Race };
+  enum Kind { LxBounds, DeviceBounds, ReadOnly, Unwritten, Overwritten, Own, Stale, Race, Remote };
 
   explicit Problems(const Program& program);
 

@@ -7,6 +7,7 @@
 #include "check.h"
 #include "lx_accesses.h"
 #include "partition.h"
+#include "remote_reads.h"
 #include "tokens.h"
 
 namespace spyre {
@@ -57,6 +58,11 @@ class LxCheck {
           first = std::min(first, static_cast<int>(s));
           last = static_cast<int>(s);
         });
+        if (const auto* ring = std::get_if<Ring>(&node.form)) {
+          auto& [first, last] = lives_[ring->source.buffer];
+          first = std::min(first, static_cast<int>(s));
+          last = static_cast<int>(s);
+        }
       });
     }
   }
@@ -94,7 +100,10 @@ class LxCheck {
           if (absolute[s][a]) key.push_back(ranges[a].low);
         }
       }
-      if (known.try_emplace(std::move(key), core).second) cores_.push_back(core);
+      const auto kind = static_cast<int>(cores_.size());
+      const auto [found, is_new] = known.try_emplace(std::move(key), kind);
+      if (is_new) cores_.push_back(core);
+      kind_of_.push_back(found->second);
     }
   }
 
@@ -126,6 +135,8 @@ class LxCheck {
                                            " has too many accesses to LX to check");
       }
     }
+    const auto remote =
+        remote_reads(program_, s, slots_, kind_of_, cores_.size(), &sets, &problems_);
     std::vector<int> living, kept;
     for (size_t b = 0; b < program_.buffers.size(); ++b) {
       if (lives_[b].first <= s && s < lives_[b].second) living.push_back(sets.add(bytes_of(b)));
@@ -139,6 +150,8 @@ class LxCheck {
       for (size_t k = 0; k < kept.size(); ++k) {
         for (int part : parts.of_set(kept[k])) state[kind][part] = kept_[k].written[kind];
       }
+      for (const RemoteRead& read : remote[kind]) check_remote(s, read, parts, state[kind]);
+      check_unchanged(s, remote[kind], accesses[kind], parts);
       check_own_inputs(s, accesses[kind], sets, parts);
       for (const LxAccess& access : accesses[kind]) apply(s, access, parts, &state[kind]);
     }
@@ -260,6 +273,55 @@ class LxCheck {
     problems_.add(std::move(text));
   }
 
+  // --- what ring moves read, on a core that holds it ---
+
+  void check_remote(int s, const RemoteRead& read, const Partition& parts,
+                    const std::vector<Written>& state) {
+    for (int part : parts.of_set(read.set)) {
+      const Written& last = state[part];
+      const bool never = last.by.section < 0;
+      if (!never && last.buffer == read.buffer) continue;
+      const Instr by{s, read.node};
+      if (!problems_.is_new(never ? Problems::Unwritten : Problems::Overwritten, by, last.by))
+        return;
+      std::string text = remote_text(by, read, parts, part);
+      text += never ? ", which nothing has written in an earlier section"
+                    : ", but " + problems_.name(last.by) + " wrote there last, through buffer " +
+                          program_.buffers[last.buffer].name;
+      return problems_.add(std::move(text));
+    }
+  }
+
+  // No core waits for another one inside of a section.
+  void check_unchanged(int s, const std::vector<RemoteRead>& remote,
+                       const std::vector<LxAccess>& accesses, const Partition& parts) {
+    if (remote.empty()) return;
+    std::vector<const RemoteRead*> reader(static_cast<size_t>(parts.parts()), nullptr);
+    for (const RemoteRead& read : remote) {
+      for (int part : parts.of_set(read.set)) reader[part] = &read;
+    }
+    for (const LxAccess& write : accesses) {
+      if (!write.writes) continue;
+      for (int part : parts.of_set(write.set)) {
+        const RemoteRead* read = reader[part];
+        const Instr by{s, write.node};
+        if (!read || !problems_.is_new(Problems::Remote, {s, read->node}, by)) continue;
+        problems_.add(remote_text({s, read->node}, *read, parts, part) + ", which " +
+                      problems_.name(by) + " writes in the same section, through buffer " +
+                      program_.buffers[write.buffer].name +
+                      ": no core waits for another one there");
+      }
+    }
+  }
+
+  std::string remote_text(Instr by, const RemoteRead& read, const Partition& parts, int part) {
+    const Buffer& buffer = program_.buffers[read.buffer];
+    const int64_t at = parts.first_byte(read.set, part) - buffer.offset;
+    return problems_.name(by) + " on core " + std::to_string(read.reader) + " reads byte " +
+           std::to_string(at) + " of LX buffer " + buffer.name + " of core " +
+           std::to_string(read.holder);
+  }
+
   // What later sections may read; parts with one history join.
   void keep(const std::vector<int>& living, const Partition& parts,
             const std::vector<std::vector<Written>>& state) {
@@ -287,6 +349,7 @@ class LxCheck {
   std::vector<std::pair<int, int>> lives_;  // of a buffer: first and last section
   std::vector<int> cores_;                  // one of every kind
   int core_ = 0;                            // the one being looked at
+  std::vector<int> kind_of_;                // by core
   std::vector<Kept> kept_;
 };
 

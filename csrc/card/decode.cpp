@@ -10,10 +10,9 @@ namespace spyre {
 namespace {
 
 constexpr int64_t kMagic = 0x4552595053;
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersion = 2;
 constexpr size_t kHeaderWords = 5;
 constexpr int64_t kMaxAxes = 64;
-constexpr int64_t kMaxPoints = int64_t{1} << 40;  // of a tile or a granule
 
 int64_t word_at(const uint8_t* bytes) {
   uint64_t word = 0;
@@ -280,6 +279,30 @@ class Decoder {
     return v;
   }
 
+  Ring ring() {
+    Ring r;
+    r.axes = axis_list();
+    r.source = place();
+    r.target = place();
+    r.held = items<Holding>([&] {
+      const auto cores = static_cast<int64_t>(spec_.core_count());
+      Holding h;
+      h.terms = terms();
+      h.offset = value();
+      h.extent = value();
+      h.parts = static_cast<int>(between(1, cores, "parts of a holding"));
+      h.stride = static_cast<int>(between(1, cores, "stride of a holding over cores"));
+      h.granule = between(1, kMaxPoints, "granule of a holding");
+      h.step = value();
+      return h;
+    });
+    r.cores = static_cast<int>(between(1, spec_.core_count(), "cores of a ring move's source"));
+    r.origin = origin();
+    check_rules(r, p_.buffers);
+    p_.cores = std::max(p_.cores, r.cores);
+    return r;
+  }
+
   VecOp vec_op() {
     VecOp op;
     op.code = static_cast<int>(between(0, 127, "op code"));
@@ -311,6 +334,7 @@ class Decoder {
     });
     require(static_cast<int64_t>(s.axes.size()) <= kMaxAxes, "a section has too many axes");
     s.cores = checked_cores(s.axes);
+    p_.cores = std::max(p_.cores, s.cores);
     axes_ = s.axes.size();
     next_id_ = 0;
     s.body = nodes();
@@ -340,7 +364,7 @@ class Decoder {
     return items<Node>([&] {
       Node node;
       node.id = next_id_++;
-      switch (between(0, 3, "kind of a node")) {
+      switch (between(0, 4, "kind of a node")) {
         case 0:
           node.form = loop();
           break;
@@ -350,8 +374,11 @@ class Decoder {
         case 2:
           node.form = pt();
           break;
-        default:
+        case 3:
           node.form = vec();
+          break;
+        default:
+          node.form = ring();
       }
       return node;
     });
@@ -425,6 +452,7 @@ bool skips(const Node& node, const std::vector<AxisRange>& ranges) {
   if (const auto* pt = std::get_if<Pt>(&node.form)) {
     return any_empty(pt->batch, ranges) || any_empty(pt->m, ranges) || any_empty(pt->n, ranges);
   }
+  if (const auto* ring = std::get_if<Ring>(&node.form)) return any_empty(ring->axes, ranges);
   const auto* vec = std::get_if<Vec>(&node.form);
   if (!vec) return false;
   for (const VecOut& out : vec->outputs) {

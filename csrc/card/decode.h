@@ -121,6 +121,23 @@ struct Vec {
   int origin;
 };
 
+// A dim along which the source of a ring move is spread over cores.
+struct Holding {
+  std::vector<Term> terms;  // absolute, counts
+  Value offset, extent;
+  int parts, stride;
+  int64_t granule;
+  Value step;  // bytes
+};
+
+struct Ring {
+  std::vector<int> axes;
+  Place source, target;  // in LX; the source is another core's, a buffer of one slot
+  std::vector<Holding> held;
+  int cores;  // hold the source
+  int origin;
+};
+
 struct Node;
 struct TileLoop {
   int axis;
@@ -128,7 +145,7 @@ struct TileLoop {
   std::vector<Node> body;
 };
 struct Node {
-  std::variant<TileLoop, Copy, Pt, Vec> form;
+  std::variant<TileLoop, Copy, Pt, Vec, Ring> form;
   // Number of the instruction (or loop) in its section, in body order. Dense from 0.
   int id = 0;
 };
@@ -158,6 +175,7 @@ struct Program {
   int64_t addresses = 0, sizes = 0, scalars = 0;
   std::vector<std::string> sources;
   int64_t lx_peak = 0;  // highest byte of LX that a buffer holds
+  int cores = 0;        // no instruction runs on, or reads the LX of, a core at or above it
 };
 
 // Reads and checks the binary form. Everything an engine indexes with is in range afterwards;
@@ -207,18 +225,22 @@ struct AxisRange {
 
 inline int coordinate_of(const Axis& axis, int core) { return core / axis.stride % axis.parts; }
 
-// The core's part of an axis (kernel.Part). A negative extent counts as 0.
-inline AxisRange part_of(const Axis& axis, int64_t extent, int core) {
+constexpr int64_t kMaxPoints = int64_t{1} << 40;  // of an axis, a tile or a granule
+
+// Part p of `extent` points (kernel.Part). A negative extent counts as 0.
+// Nothing overflows: `ranges_of` refuses extents above kMaxPoints, `decode` such granules.
+inline AxisRange part_of(int64_t extent, int parts, int64_t granule, int p) {
   if (extent < 0) extent = 0;
-  if (axis.parts == 1) return {0, extent, 0, extent};
-  const int64_t granules = extent / axis.granule + (extent % axis.granule != 0);
-  const int64_t p = coordinate_of(axis, core);
-  // Nothing overflows: `ranges_of` refuses extents above 2^40, `decode` such parts and granules.
-  int64_t low = p * granules / axis.parts * axis.granule;
-  int64_t high = (p + 1) * granules / axis.parts * axis.granule;
+  if (parts == 1) return {0, extent, 0, extent};
+  const int64_t granules = extent / granule + (extent % granule != 0);
+  int64_t low = p * granules / parts * granule;
+  int64_t high = (p + 1) * granules / parts * granule;
   low = low < extent ? low : extent;
   high = high < extent ? high : extent;
   return {low, high, low, high};
+}
+inline AxisRange part_of(const Axis& axis, int64_t extent, int core) {
+  return part_of(extent, axis.parts, axis.granule, coordinate_of(axis, core));
 }
 
 // Ranges of every axis of a section for a core (core < section.cores), outside of all loops.

@@ -29,16 +29,24 @@ class FloatState {
 #endif
 };
 
+constexpr int64_t kTogetherBytes = 256 << 10;  // of tiles of trips that run together
+constexpr int64_t kLeastTripBytes = 1 << 10;   // also where a trip has no tiles: loads left out
+constexpr int64_t kReadPast = 64;              // matmul kernels read up to 15 columns too many
+
 // One section's work: threads claim cores in ascending order.
 class SectionRun {
  public:
   SectionRun(const Machine& machine, const Program& program, const Section& section,
-             const SectionPlan& plan, const Place* const* sources, const int64_t* slots)
+             const SectionPlan& plan, const Place* const* sources, const uint8_t* left_out,
+             const Place* const* targets, const uint8_t* together, const int64_t* slots)
       : machine_(machine),
         program_(program),
         section_(section),
         plan_(plan),
         sources_(sources),
+        left_out_(left_out),
+        targets_(targets),
+        together_(together),
         slots_(slots) {}
 
   void operator()(int thread) {
@@ -65,17 +73,79 @@ class SectionRun {
   void run_core(int core, Worker& worker) {
     fill_ranges(section_, slots_, core, &worker.axes);
     if (machine_.debug & SPYRE_DEBUG_LATE) return run_late(core, worker);
-    const Frame frame{machine_, program_, slots_, worker.axes, machine_.lx->of_core(core), worker};
-    auto visit = [&](const Node& node, const std::vector<AxisRange>&, int64_t) {
-      execute(frame, node);
-    };
-    walk(section_.body, worker.axes, visit);
+    run_body(section_.body,
+             {machine_, program_, slots_, worker.axes, machine_.lx->of_core(core), worker}, core);
+  }
+
+  void run_body(const std::vector<Node>& body, const Frame& frame, int core) {
+    for (const Node& node : body) {
+      if (const auto* loop = std::get_if<TileLoop>(&node.form)) {
+        run_loop(node, *loop, frame, core);
+      } else {
+        execute(frame, node, core);
+      }
+    }
+  }
+
+  void run_loop(const Node& node, const TileLoop& loop, const Frame& frame, int core) {
+    AxisRange& range = frame.worker.axes[loop.axis];
+    const AxisRange outside = range;
+    const int64_t trips = trips_of(loop, range);
+    int64_t trip = 0;
+    if (together_[node.id]) {
+      trip = run_whole_trips(*plan_.nodes[node.id].batch, loop, frame, core);
+    }
+    for (; trip < trips; ++trip) {
+      stand_at(loop, outside, trip, &range);
+      run_body(loop.body, frame, core);
+    }
+    range = outside;
+  }
+
+  static void stand_at(const TileLoop& loop, const AxisRange& outside, int64_t trip,
+                       AxisRange* range) {
+    range->start = outside.low + trip * loop.tile;
+    range->end = std::min(range->start + loop.tile, outside.high);
+  }
+
+  // Runs the trips with a whole tile, several at a time; how many that were.
+  int64_t run_whole_trips(const Batch& batch, const TileLoop& loop, const Frame& frame, int core) {
+    AxisRange& range = frame.worker.axes[loop.axis];
+    const AxisRange outside = range;
+    const int64_t whole = (outside.high - outside.low) / loop.tile;
+    const int64_t room =
+        std::min(whole, kTogetherBytes / std::max<int64_t>(batch.bytes, kLeastTripBytes));
+    if (room < 2) return 0;
+    stand_at(loop, outside, 0, &range);
+    const bool any_empty = std::any_of(frame.axes.begin(), frame.axes.end(),
+                                       [](const AxisRange& r) { return r.empty(); });
+    if (any_empty || !covered(batch, slots_, frame.axes)) {
+      range = outside;
+      return 0;
+    }
+    char* const memory = frame.worker.tiles.bytes(batch.bytes * room + kReadPast);
+    Trips trips{batch, loop.tile, memory, room, 0, 1};
+    Frame inside = frame;
+    inside.trips = &trips;
+    for (int64_t first = 0; first < whole; first += room) {
+      const int64_t count = std::min(room, whole - first);
+      for (const Node& node : loop.body) {
+        const bool at_once = plan_.nodes[node.id].together;
+        trips.count = at_once ? count : 1;
+        for (trips.trip = 0; trips.trip < count; trips.trip += trips.count) {
+          stand_at(loop, outside, first + trips.trip, &range);
+          execute(inside, node, core);
+        }
+      }
+    }
+    range = outside;
+    return whole;
   }
 
   void run_late(int core, Worker& worker) {
     auto run = [&](const Node& node, const std::vector<AxisRange>& axes, BufferSlots buffers) {
-      execute({machine_, program_, slots_, axes, machine_.lx->of_core(core), worker, buffers},
-              node);
+      execute({machine_, program_, slots_, axes, machine_.lx->of_core(core), worker, buffers}, node,
+              core);
     };
     LateTransfers late(program_, run);
     auto visit = [&](const Node& node, const std::vector<AxisRange>& axes, int64_t trip) {
@@ -85,16 +155,23 @@ class SectionRun {
     late.finish();
   }
 
-  void execute(const Frame& frame, const Node& node) const {
+  void execute(const Frame& frame, const Node& node, int core) const {
     const NodePlan& plan = plan_.nodes[node.id];
     Places places{plan.forward.empty() ? nullptr : plan.forward.data(), sources_};
+    if (!plan.stored.empty()) {
+      places.stored = plan.stored.data();
+      places.targets = targets_;
+    }
     if (const auto* copy = std::get_if<Copy>(&node.form)) {
-      places.elided = plan.elided_by >= 0 && sources_[plan.elided_by];
+      places.elided = (plan.elided_by >= 0 && left_out_[plan.elided_by]) ||
+                      (plan.written_by >= 0 && targets_[plan.written_by]);
       execute_copy(frame, *copy, places);
     } else if (const auto* pt = std::get_if<Pt>(&node.form)) {
       execute_pt(frame, *pt, places);
     } else if (const auto* vec = std::get_if<Vec>(&node.form)) {
       execute_vec(frame, *vec, plan.code, places);
+    } else if (const auto* ring = std::get_if<Ring>(&node.form)) {
+      execute_ring(frame, *ring, core);
     }
   }
 
@@ -114,6 +191,9 @@ class SectionRun {
   const Section& section_;
   const SectionPlan& plan_;
   const Place* const* sources_;
+  const uint8_t* left_out_;
+  const Place* const* targets_;
+  const uint8_t* together_;  // by Node::id: a loop whose trips run together
   const int64_t* slots_;
   std::atomic<int> next_{0};
   std::atomic<bool> failed_{false};
@@ -126,9 +206,18 @@ class SectionRun {
 
 Executable::Executable(const Program& program, const Kernels& kernels)
     : program_(program), plans_(plan_execution(program, kernels)) {
-  size_t most = 0;
-  for (const SectionPlan& plan : plans_) most = std::max(most, plan.forwards.size());
-  sources_.resize(most);
+  int readers = 0;
+  size_t most = 0, nodes = 0, stores = 0;
+  for (const SectionPlan& plan : plans_) {
+    most = std::max(most, plan.forwards.size());
+    readers = std::max(readers, plan.readers);
+    nodes = std::max(nodes, plan.nodes.size());
+    stores = std::max(stores, plan.directs.size());
+  }
+  targets_.resize(stores);
+  together_.resize(nodes);
+  sources_.resize(readers);
+  left_out_.resize(most);
 }
 
 void Executable::run(const Machine& machine, const int64_t* slots) {
@@ -153,9 +242,7 @@ const std::vector<SectionPlan>& Executable::plans(const Machine& machine) {
 
 // NaN in every float dtype, -1 in every integer.
 void Executable::poison_lx(const Machine& machine) const {
-  int cores = 0;
-  for (const Section& section : program_.sections) cores = std::max(cores, section.cores);
-  for (int core = 0; core < cores; ++core) {
+  for (int core = 0; core < program_.cores; ++core) {
     std::memset(machine.lx->of_core(core), 0xFF, static_cast<size_t>(program_.lx_peak));
   }
 }
@@ -166,10 +253,26 @@ void Executable::run_section(const Machine& machine, const std::vector<SectionPl
   const SectionPlan& plan = plans[number];
   for (size_t f = 0; f < plan.forwards.size(); ++f) {
     // (Debug modes are about the copies.)
-    const bool now = !machine.debug && forwards_now(plan.forwards[f], plan, section, slots);
-    sources_[f] = now ? &plan.forwards[f].load->source : nullptr;
+    const Forward& forward = plan.forwards[f];
+    left_out_[f] = !machine.debug && forwards_now(forward, plan, section, slots);
+    for (const Forward::Reader& reader : forward.readers) {
+      sources_[reader.number] = left_out_[f] ? &reader.source : nullptr;
+    }
   }
-  SectionRun run(machine, program_, section, plan, sources_.data(), slots);
+  for (size_t d = 0; d < plan.directs.size(); ++d) {
+    const Place& target = plan.directs[d].store->target;
+    const bool now = !machine.debug && !machine.rounds(target) &&
+                     writes_directly(plan.directs[d], plan, section, slots);
+    targets_[d] = now ? &target : nullptr;
+  }
+  for (size_t n = 0; n < plan.nodes.size(); ++n) {
+    const Batch* const batch = plan.nodes[n].batch.get();
+    // (Sums of numerics `card` count their terms by trip.)
+    together_[n] = batch && !machine.debug && !machine.numerics.card &&
+                   transfers_apart(*batch, section, slots);
+  }
+  SectionRun run(machine, program_, section, plan, sources_.data(), left_out_.data(),
+                 targets_.data(), together_.data(), slots);
   if (section.cores == 1 || plan.adds) {
     run(0);
   } else {

@@ -31,6 +31,9 @@ class Executable {
   std::vector<SectionPlan> plans_;  // of numerics `ieee`; their copies and forwards hold for both
   // Those of numerics `card`, by its kernels; made by the first launch that needs them.
   std::map<const Kernels*, std::vector<SectionPlan>> dl16_plans_;
+  std::vector<uint8_t> together_;      // of the running section: by Node::id (batch.h)
+  std::vector<const Place*> targets_;  // of the running section: by Direct, null when copied
+  std::vector<uint8_t> left_out_;      // of the running section: loads, by Forward
   std::vector<const Place*> sources_;  // of the running section: by Forward, null when copied
 };
 

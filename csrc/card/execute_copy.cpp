@@ -414,8 +414,13 @@ class CarefulMove {
 
 }  // namespace
 
+void move_points(const Walk& walk, const Operand& from, const Operand& to, int64_t size) {
+  PlainMove(walk, from, to, size, {}).run(to.at, from.at);
+}
+
 void execute_copy(const Frame& frame, const Copy& copy, const Places& places) {
   Walk walk;
+  walk.add(frame.trips);
   walk.add(copy.axes, frame.axes);
   if (walk.empty()) return;
   const Place& source = places(0, copy.source);

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "batch.h"
 #include "decode.h"
 #include "frame.h"
 #include "narrow_sums.h"
@@ -20,20 +22,36 @@ struct Forward {
   struct Reader {
     const Node* node;
     int operand;
+    int number;    // of all readers of the section
+    Place source;  // what the reader reads in device memory
   };
   std::vector<Reader> readers;
 };
 
+// A STORE of what one vector instruction has written, which nothing else reads: the instruction may
+// write to device memory itself.
+struct Direct {
+  const Copy* store;
+  const Node* writer;
+};
+
 struct NodePlan {
-  std::vector<int> forward;  // by operand: number of the Forward that may stand for it, or -1
+  std::vector<int> forward;  // by operand: number of its Forward::Reader, or -1
   int elided_by = -1;        // Copy: its own Forward
+  std::vector<int> stored;   // Vec, by output: number of the Direct that may stand for it, or -1
+  int written_by = -1;       // Copy: its own Direct
   VecCode code;              // Vec
+  bool together = false;     // Vec, Copy: runs over several trips at once
+  std::unique_ptr<Batch> batch;  // TileLoop
 };
 
 struct SectionPlan {
   std::vector<NodePlan> nodes;  // by Node::id
   std::vector<Forward> forwards;
+  int readers = 0;  // of all forwards
+  std::vector<Direct> directs;
   std::vector<const Copy*> stores;
+  std::vector<const Copy*> transfers;  // all of them
   bool adds = false;  // a store adds: cores run one after another, so that sums have one order
 };
 
@@ -53,5 +71,9 @@ Reach reach_of(const Copy& copy, const Section& section, const int64_t* slots);
 // Whether a launch with these slots leaves the load out.
 bool forwards_now(const Forward& forward, const SectionPlan& plan, const Section& section,
                   const int64_t* slots);
+
+// Whether a launch with these slots leaves the store out.
+bool writes_directly(const Direct& direct, const SectionPlan& plan, const Section& section,
+                     const int64_t* slots);
 
 }  // namespace spyre

@@ -13,6 +13,14 @@ struct Places {
   const Place* const* sources;  // by load: its source in this launch, null when it is copied
   bool elided = false;          // this instruction is such a load: check, do not move
 
+  const int* stored = nullptr;  // Vec: by output, number of the store; -1 or null for none
+  const Place* const* targets = nullptr;  // by store: its target in this launch, null when copied
+
+  const Place& target(int output, const Place& own) const {
+    if (!stored || stored[output] < 0) return own;
+    const Place* target = targets[stored[output]];
+    return target ? *target : own;
+  }
   const Place& operator()(int operand, const Place& own) const {
     if (!forward || forward[operand] < 0) return own;
     const Place* source = sources[forward[operand]];
@@ -23,6 +31,10 @@ struct Places {
 // Operands by number. Copy: 0 source, 1.. indices. Pt: 0 a, 1 b. Vec: inputs.
 void execute_copy(const Frame& frame, const Copy& copy, const Places& places);
 void execute_pt(const Frame& frame, const Pt& pt, const Places& places);
+// Moves the points of a walk whose operands share no byte.
+void move_points(const Walk& walk, const Operand& from, const Operand& to, int64_t size);
+
+void execute_ring(const Frame& frame, const Ring& ring, int core);
 
 void execute_vec(const Frame& frame, const Vec& vec, const VecCode& code, const Places& places);
 

@@ -5,7 +5,8 @@
 namespace spyre {
 
 void share_scratch(std::vector<Worker>* workers) {
-  for (Scratch Worker::* const scratch : {&Worker::rows, &Worker::panels, &Worker::registers}) {
+  for (Scratch Worker::* const scratch :
+       {&Worker::rows, &Worker::panels, &Worker::registers, &Worker::tiles}) {
     int64_t most = 0;
     for (const Worker& worker : *workers) most = std::max(most, (worker.*scratch).capacity());
     for (Worker& worker : *workers) (worker.*scratch).bytes(most);
@@ -20,6 +21,13 @@ void Walk::add(const std::vector<int>& axes, const std::vector<AxisRange>& range
     axis[size] = a;
     count[size++] = ranges[a].empty() ? 0 : ranges[a].count();
   }
+}
+
+void Walk::add(const Trips* together) {
+  if (!together || together->count == 1) return;
+  trips = size;
+  axis[size] = together->batch.axis;
+  count[size++] = together->count;
 }
 
 bool Walk::empty() const {
@@ -44,27 +52,28 @@ void fill_strides(const Place& place, const Walk& walk, const int64_t* slots, Op
   for (int i = 0; i < walk.size; ++i) operand->stride[i] = 0;
   for (const Term& term : place.terms) {
     for (int i = 0; i < walk.size; ++i) {
-      if (walk.axis[i] == term.axis) operand->stride[i] = term.coefficient.of(slots);
+      if (walk.axis[i] == term.axis && i != walk.trips)
+        operand->stride[i] = term.coefficient.of(slots);
     }
   }
 }
 
 }  // namespace
 
-int64_t Frame::offset_of(const Place& place, Mode mode) const {
+char* Frame::data_of(const Place& place, Mode mode) const {
+  if (place.space == Space::Device) return nullptr;
+  if (is_held(place)) return trips->data(place);
   const Buffer& buffer = program.buffers[place.buffer];
   const uint8_t* const slot = mode == Mode::Read ? buffer_slots.read : buffer_slots.write;
-  return buffer.offset + (slot ? slot[place.buffer] * buffer.bytes : 0);
+  return lx + buffer.offset + (slot ? slot[place.buffer] * buffer.bytes : 0);
 }
 
 Operand Frame::unchecked(const Place& place, const Walk& walk, Mode mode) const {
   Operand operand;
   fill_strides(place, walk, slots, &operand);
+  if (walk.trips >= 0) operand.stride[walk.trips] = trips->stride(place, slots);
   const auto at = static_cast<uintptr_t>(start_of(place, slots, axes));
-  const auto from = place.space == Space::Device
-                        ? uintptr_t{0}
-                        : reinterpret_cast<uintptr_t>(lx) + offset_of(place, mode);
-  operand.at = reinterpret_cast<char*>(from + at);
+  operand.at = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(data_of(place, mode)) + at);
   return operand;
 }
 
@@ -72,7 +81,8 @@ Operand Frame::operand(const Place& place, const Walk& walk, int origin, Mode mo
   const Operand operand = unchecked(place, walk, mode);
   Wide low = start_of(place, slots, axes), high = low + bytes_of(place.dtype);
   for (int i = 0; i < walk.size; ++i) {
-    if (walk.count[i] == 0) return operand;  // touches nothing
+    if (walk.count[i] == 0) return operand;           // touches nothing
+    if (i == walk.trips && is_held(place)) continue;  // every trip has its own copy
     const Wide reach = static_cast<Wide>(operand.stride[i]) * (walk.count[i] - 1);
     (reach < 0 ? low : high) += reach;
   }

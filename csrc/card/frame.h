@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "batch.h"
 #include "decode.h"
 #include "memory.h"
 #include "panels.h"
@@ -44,6 +45,7 @@ struct Worker {
   Scratch rows;       // widened rows of a matmul's a
   Scratch panels;     // a matmul's b, where it is not read in place
   Scratch registers;  // of the vector interpreter
+  Scratch tiles;      // of trips that run together
   Scratch sums;       // of numerics `card`: a matmul's totals, the open chunks of reductions
 };
 
@@ -85,9 +87,11 @@ enum class Mode : uint8_t { Read, Write };
 // The axes an instruction walks and how many points of each.
 struct Walk {
   int size = 0;
+  int trips = -1;  // position of the trips of a loop that run together
   int axis[kMaxAxes];
   int64_t count[kMaxAxes];
   void add(const std::vector<int>& axes, const std::vector<AxisRange>& ranges);
+  void add(const Trips* trips);  // before the axes; none if null
   bool empty() const;
 };
 
@@ -105,6 +109,7 @@ struct Frame {
   char* lx;
   Worker& worker;
   BufferSlots buffer_slots{nullptr, nullptr};
+  const Trips* trips = nullptr;  // inside of a loop whose trips run together
 
   const Kernels& kernels() const { return *machine.kernels; }
 
@@ -120,7 +125,8 @@ struct Frame {
   [[noreturn]] void stop(int origin, const std::string& why) const;
 
  private:
-  int64_t offset_of(const Place& place, Mode mode) const;  // of the buffer's copy in LX
+  char* data_of(const Place& place, Mode mode) const;  // what its addresses count from
+  bool is_held(const Place& place) const { return trips && trips->holds(place); }
 };
 
 }  // namespace spyre

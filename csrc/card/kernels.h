@@ -54,6 +54,35 @@ struct alignas(64) Partials {
 using AccumulateFn = void (*)(Partials* p, const Register* a, int lanes);
 using FoldFn = void (*)(const Partials* p, Register* scalar);  // result in lane 0
 
+// --- float ops that take their operands where they lie -----------------------------------------
+
+// Rows of a block: lanes side by side (f16, bf16, f32), or one f32 for all lanes of a row; any
+// alignment. Nothing past the lanes of a row is read or written.
+enum RowKind : int64_t { kF16Rows, kBf16Rows, kF32Rows, kScalarRows };  // the first as DType
+constexpr int kRowKinds = 4;
+struct Rows {
+  const char* at;
+  ptrdiff_t stride;  // bytes from row to row, any
+  RowKind kind;
+};
+struct RowsOut {  // f32
+  char* at;
+  ptrdiff_t stride;
+};
+// As the VecFn of the same op, over rows x lanes. `d` may be an operand of f32 rows.
+using RowsFn = void (*)(const RowsOut& d, const Rows& a, const Rows& b, int rows, int lanes);
+struct RowsFns {
+  RowsFn of[kRowKinds][kRowKinds];  // by kind of a and b; ops of one operand: [a][0]
+};
+struct RowReduction {
+  // Every row by itself, as AccumulateFn from `neutral` and FoldFn: out[row].
+  void (*fold)(float* out, const Rows& a, float neutral, int rows, int lanes);
+  void (*accumulate)(Partials* p, const Rows& a, int lanes);  // one row, as AccumulateFn
+  // sum[x] = op(sum[x], a[row][x]) for ascending rows. `sum` up to the next multiple of 16 lanes
+  // is written.
+  void (*combine)(float* sum, const Rows& a, int rows, int lanes);
+};
+
 // One matmul block row: c[rows][columns] (+)= a[rows][k] * panel[k][columns].
 //   a: f32, row stride `a_stride` floats; its values are values of `b_type` (the portable kernel
 //      relies on exact products of f16). rows 0..any (the kernel blocks by 6).
@@ -122,6 +151,10 @@ struct Kernels {
   FoldFn fold[6][4];
   // Combines two registers lane by lane with a reduction's op (for reductions over outer axes).
   VecFn combine[6][4];
+  // By op code and by reduction, null where there is none: then operands are loaded into registers.
+  // (f16 and bf16 as such, not as DL16 codes.)
+  const RowsFns* rows[128];
+  RowReduction row_reductions[6][kRowKinds];
 
   // --- numerics `card` ---
   StoreFn store_bf16_truncated;

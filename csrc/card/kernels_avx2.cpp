@@ -35,6 +35,13 @@ SPYRE_INLINE F toward_zero(F x) {
 SPYRE_INLINE F widen_f16(H x) { return _mm256_cvtph_ps(reinterpret_cast<__m128i>(x)); }
 SPYRE_INLINE H narrow_f16(F x) { return reinterpret_cast<H>(_mm256_cvtps_ph(x, 0)); }
 
+// The first `lanes` lanes, the others 0; nothing else is read or written.
+template <class V>
+SPYRE_INLINE V load_lanes(const void* from, int lanes) {
+  return load_part<V>(from, lanes * static_cast<int>(sizeof(V)) / kWidth);
+}
+SPYRE_INLINE void store_lanes(void* to, F x, int lanes) { store_part(to, x, 4 * lanes); }
+
 #include "kernels.inc"
 
 }  // namespace

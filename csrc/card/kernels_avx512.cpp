@@ -35,6 +35,20 @@ SPYRE_INLINE F toward_zero(F x) {
 SPYRE_INLINE F widen_f16(H x) { return _mm512_cvtph_ps(reinterpret_cast<__m256i>(x)); }
 SPYRE_INLINE H narrow_f16(F x) { return reinterpret_cast<H>(_mm512_cvtps_ph(x, 0)); }
 
+// The first `lanes` lanes (1..15), the others 0; nothing else is read or written.
+SPYRE_INLINE __mmask16 first_lanes(int lanes) { return static_cast<__mmask16>((1u << lanes) - 1); }
+template <class V>
+SPYRE_INLINE V load_lanes(const void* from, int lanes) {
+  if constexpr (sizeof(V) == sizeof(F)) {
+    return _mm512_maskz_loadu_ps(first_lanes(lanes), from);
+  } else {
+    return reinterpret_cast<H>(_mm256_maskz_loadu_epi16(first_lanes(lanes), from));
+  }
+}
+SPYRE_INLINE void store_lanes(void* to, F x, int lanes) {
+  _mm512_mask_storeu_ps(to, first_lanes(lanes), x);
+}
+
 #include "kernels.inc"
 
 }  // namespace

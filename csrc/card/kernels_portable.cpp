@@ -76,6 +76,13 @@ SPYRE_INLINE H narrow_f16(F x) {
   return __builtin_convertvector(value | (sign >> 16), H);
 }
 
+// The first `lanes` lanes, the others 0; nothing else is read or written.
+template <class V>
+SPYRE_INLINE V load_lanes(const void* from, int lanes) {
+  return load_part<V>(from, lanes * static_cast<int>(sizeof(V)) / kWidth);
+}
+SPYRE_INLINE void store_lanes(void* to, F x, int lanes) { store_part(to, x, 4 * lanes); }
+
 #include "kernels.inc"
 
 }  // namespace

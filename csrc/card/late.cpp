@@ -4,8 +4,6 @@
 
 namespace spyre {
 
-static_assert(kLoadUnit == 0 && kStoreUnit == 1, "queues are numbered like the units");
-
 LateTransfers::LateTransfers(const Program& program, Execute execute)
     : execute_(std::move(execute)), tokens_(program) {}
 
@@ -14,7 +12,7 @@ void LateTransfers::issue(const Node& instruction, const std::vector<AxisRange>&
   if (skips(instruction, ranges)) return;
   read_ = tokens_.slots();
   const Tokens::Issued issued = tokens_.issue(instruction, trip);
-  if (issued.unit == kLoadUnit || issued.unit == kStoreUnit) {
+  if (issued.unit != kPtUnit && issued.unit != kSfuUnit) {
     waiting_[issued.unit].push_back({&instruction, ranges, read_, tokens_.slots(), issued.clock});
     return;
   }
@@ -23,7 +21,7 @@ void LateTransfers::issue(const Node& instruction, const std::vector<AxisRange>&
 }
 
 void LateTransfers::finish(const Clock& clock) {
-  for (Unit unit : {kLoadUnit, kStoreUnit}) {
+  for (Unit unit : {kLoadUnit, kStoreUnit, kRingUnit}) {
     while (finished_[unit] < clock.done[unit]) finish_next(unit);
   }
 }
@@ -40,6 +38,7 @@ void LateTransfers::finish_next(Unit unit) {
 void LateTransfers::finish() {
   while (!waiting_[kStoreUnit].empty()) finish_next(kStoreUnit);
   while (!waiting_[kLoadUnit].empty()) finish_next(kLoadUnit);
+  while (!waiting_[kRingUnit].empty()) finish_next(kRingUnit);
 }
 
 }  // namespace spyre

@@ -1,8 +1,8 @@
 // Debug mode of `execute`: copies happen as late as tokens allow.
 //
-// PT and SFU work in body order; a copy waits in its unit's queue until an instruction may only
-// start when it has finished. A program that needs an order which no token gives computes
-// something else this way.
+// PT and SFU work in body order; a copy or a ring move waits in its unit's queue until an
+// instruction may only start when it has finished. A program that needs an order which no token
+// gives computes something else this way.
 #pragma once
 
 #include <cstdint>
@@ -39,9 +39,9 @@ class LateTransfers {
 
   Execute execute_;
   Tokens tokens_;
-  std::vector<uint8_t> read_;       // slots before the instruction
-  std::deque<Waiting> waiting_[2];  // by unit: LOAD, STORE
-  int32_t finished_[2] = {0, 0};
+  std::vector<uint8_t> read_;            // slots before the instruction
+  std::deque<Waiting> waiting_[kUnits];  // of LOAD, STORE and RING
+  int32_t finished_[kUnits] = {};
 };
 
 }  // namespace spyre

@@ -82,6 +82,8 @@ class Recorder {
       write(pt->c, axes, std::all_of(pt->k.begin(), pt->k.end(), [&](int axis) {
               return axes[axis].first_trip();
             }));
+    } else if (const auto* ring = std::get_if<Ring>(&node.form)) {
+      write(ring->target, axes, true);
     } else {
       record(std::get<Vec>(node.form), axes);
     }

@@ -59,6 +59,8 @@ bool NarrowValues::spread(const std::vector<Node>& body) {
       news |= spread(loop->body);
     } else if (const auto* copy = std::get_if<Copy>(&node.form)) {
       if (is_narrow(copy->source)) news |= mark(copy->target);
+    } else if (const auto* ring = std::get_if<Ring>(&node.form)) {
+      if (is_narrow(ring->source)) news |= mark(ring->target);
     } else if (const auto* pt = std::get_if<Pt>(&node.form)) {
       if (is_narrow(pt->a) || is_narrow(pt->b)) news |= mark(pt->c);
     } else if (const auto* vec = std::get_if<Vec>(&node.form)) {

@@ -133,6 +133,30 @@ void check_output(const Vec& v, const VecOut& out, const std::vector<int>& loops
   }
 }
 
+// --- ring moves ---
+
+// The digits that holdings give must not overlap, and lead to cores that hold the source.
+void check_digits(const Ring& ring) {
+  std::vector<const Holding*> digits;
+  for (const Holding& one : ring.held) {
+    if (one.parts > 1) digits.push_back(&one);
+  }
+  std::sort(digits.begin(), digits.end(),
+            [](const Holding* a, const Holding* b) { return a->stride < b->stride; });
+  int64_t unit = 1;
+  for (const Holding* one : digits) {
+    require(one->stride % unit == 0, "the holdings of a ring move overlap");
+    unit = int64_t{one->stride} * one->parts;
+  }
+  for (int core = 0; core < ring.cores; ++core) {
+    int64_t most = core;
+    for (const Holding* one : digits) {
+      most += (one->parts - 1 - core / one->stride % one->parts) * int64_t{one->stride};
+    }
+    require(most < ring.cores, "a ring move reads from a core that does not hold its source");
+  }
+}
+
 }  // namespace
 
 void refuse(const std::string& why) {
@@ -194,6 +218,22 @@ void check_rules(const Vec& vec, const std::vector<int>& loops, size_t slot_coun
     check_terms(out.place.terms, walked, "a vector output uses an axis that is not walked");
     check_output(vec, out, loops);
   }
+}
+
+void check_rules(const Ring& ring, const std::vector<Buffer>& buffers) {
+  const AxisSet walked = walked_once({&ring.axes});
+  require(ring.source.space == Space::Lx && ring.target.space == Space::Lx,
+          "a ring move goes from LX to LX");
+  require(ring.source.dtype == ring.target.dtype, "a ring move changes no dtype");
+  require(buffers[ring.source.buffer].slots == 1, "a ring move reads a double buffer");
+  check_terms(ring.source.terms, walked, "a ring move's source uses an axis that is not walked");
+  check_terms(ring.target.terms, walked, "a ring move's target uses an axis that is not walked");
+  check_absolute(ring.source.terms, "a ring move's source counts from its axis' zero");
+  for (const Holding& held : ring.held) {
+    check_terms(held.terms, walked, "a holding uses an axis that its ring move does not walk");
+    check_absolute(held.terms, "a holding counts from its axis' zero");
+  }
+  check_digits(ring);
 }
 
 }  // namespace spyre

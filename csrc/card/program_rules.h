@@ -16,6 +16,7 @@ void check_rules(const Copy& copy);
 // `loops`: axes of the loops around the instruction.
 void check_rules(const Pt& pt, const std::vector<int>& loops);
 void check_rules(const Vec& vec, const std::vector<int>& loops, size_t slot_count);
+void check_rules(const Ring& ring, const std::vector<Buffer>& buffers);
 
 [[noreturn]] void refuse(const std::string& why);
 inline void require(bool holds, const char* why) {

@@ -11,11 +11,15 @@
 // copies of several cores that add to the same bytes are one: the sums pass from core to core, each
 // adds its own, and one core stores them.
 //
+// An exchange over the ring (ring_time.h) starts in the same way when all who move at this
+// instruction and trip are ready. It takes each link from when this is free.
+//
 // Addresses count only modulo a stick, so times do not depend on where the allocator put things.
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <queue>
+#include <tuple>
 
 #include "decode.h"
 #include "device_memory.h"
@@ -36,11 +40,14 @@ class SectionTimer {
                EventLog* log)
       : cores_(std::move(work.cores)),
         requests_(std::move(work.requests)),
+        exchanges_(std::move(work.exchanges)),
         section_(section),
         spec_(spec),
         report_(report),
         log_(log),
-        memory_(spec, working(cores_)) {
+        memory_(spec, working(cores_)),
+        link_free_(2 * static_cast<size_t>(spec.core_count()), 0),
+        link_busy_(link_free_.size(), 0) {
     report_.flop += work.flop;
     report_.sfu_ops += work.sfu_ops;
     report_.instructions += work.instructions;
@@ -60,11 +67,13 @@ class SectionTimer {
 
   // --- simulation ---
 
+  enum class What : uint8_t { Request, ExchangeEnd };
   struct Arrival {
     double time;
-    int32_t request;
+    int32_t number;
+    What what;
     bool operator>(const Arrival& o) const {
-      return time != o.time ? time > o.time : request > o.request;
+      return std::tie(time, what, number) > std::tie(o.time, o.what, o.number);
     }
   };
 
@@ -74,7 +83,11 @@ class SectionTimer {
       if (memory_.idle() || (!arrivals_.empty() && arrivals_.top().time <= memory_.next_finish())) {
         const Arrival next = arrivals_.top();
         arrivals_.pop();
-        start(next.request, next.time);
+        if (next.what == What::Request) {
+          start(next.number, next.time);
+        } else {
+          finish_exchange(next.number);
+        }
       } else {
         for (int request : memory_.finish()) complete(request, memory_.now());
       }
@@ -94,7 +107,11 @@ class SectionTimer {
           const double begin = std::max(instruction.ready, c.free[u]);
           if (instruction.request >= 0) {
             c.in_flight[u] = true;
-            arrive(instruction.request, begin);
+            if (u == kRingUnit) {
+              join(instruction.request, begin);
+            } else {
+              arrive(instruction.request, begin);
+            }
             break;
           }
           moved = true;
@@ -122,7 +139,7 @@ class SectionTimer {
     Request& request = requests_[number];
     request.ready = std::max(request.ready, time);
     if (++request.arrived == static_cast<int>(request.members.size())) {
-      arrivals_.push({request.ready, number});
+      arrivals_.push({request.ready, number, What::Request});
     }
   }
 
@@ -206,13 +223,55 @@ class SectionTimer {
     for (const auto& member : request.members) advance(static_cast<size_t>(member.first));
   }
 
+  // --- ring ---
+
+  void join(int32_t number, double time) {
+    Exchange& exchange = exchanges_[static_cast<size_t>(number)];
+    exchange.ready = std::max(exchange.ready, time);
+    if (++exchange.arrived == static_cast<int>(exchange.members.size())) begin_exchange(number);
+  }
+
+  // Its links are taken from when they are free, each for as long as it needs it.
+  void begin_exchange(int32_t number) {
+    Exchange& exchange = exchanges_[static_cast<size_t>(number)];
+    exchange.began = exchange.ready;
+    exchange.end = exchange.began + exchange.least;
+    for (size_t link = 0; link < exchange.links.size(); ++link) {
+      if (exchange.links[link] == 0) continue;
+      link_free_[link] = std::max(link_free_[link], exchange.began) + exchange.links[link];
+      link_busy_[link] += exchange.links[link];
+      exchange.end = std::max(exchange.end, link_free_[link]);
+    }
+    arrivals_.push({exchange.end, number, What::ExchangeEnd});
+  }
+
+  void finish_exchange(int32_t number) {
+    const Exchange& exchange = exchanges_[static_cast<size_t>(number)];
+    for (const Exchange::Member& member : exchange.members) {
+      const auto core = static_cast<size_t>(member.core);
+      Core& c = cores_[core];
+      c.in_flight[kRingUnit] = false;
+      retire(c, kRingUnit, member.instruction, exchange.began, exchange.end, exchange.latency);
+      report_.ring_bytes += member.bytes;
+      if (!log_) continue;
+      spyre_event event = event_of(core, c.instructions[static_cast<size_t>(member.instruction)],
+                                   exchange.began, exchange.end);
+      event.ring_bytes = member.bytes;
+      log_->add(event);
+    }
+    for (const Exchange::Member& member : exchange.members) {
+      advance(static_cast<size_t>(member.core));
+    }
+  }
+
   // --- totals ---
 
   double checked_end() {
     double end = 0, ran = 0;
     std::array<double, kUnits> busy{};
     for (const Core& c : cores_) {
-      end = std::max(end, c.end);
+      // All units of a core share its LX ports; a section lasts as long as these need.
+      end = std::max({end, c.end, c.ports.reads, c.ports.writes});
       ran += c.instructions.empty() ? 0 : 1;
     }
     for (const Core& c : cores_) {
@@ -227,10 +286,14 @@ class SectionTimer {
     const double least_memory =
         static_cast<double>(read_bytes_ + write_bytes_) / spec_.dram_oneway * spec_.clock_ghz;
     if (least_memory > end * (1 + 1e-6)) broken("device memory ran faster than its rate");
+    for (double link : link_busy_) {
+      if (link > end * (1 + 1e-9)) broken("a link of the ring ran faster than its rate");
+    }
     report_.load_busy += whole(busy[kLoadUnit]);
     report_.store_busy += whole(busy[kStoreUnit]);
     report_.pt_busy += whole(busy[kPtUnit]);
     report_.sfu_busy += whole(busy[kSfuUnit]);
+    report_.ring_busy += whole(busy[kRingUnit]);
     report_.device_read_bytes += read_bytes_;
     report_.device_write_bytes += write_bytes_;
     report_.cores = std::max(report_.cores, static_cast<uint64_t>(ran));
@@ -241,12 +304,14 @@ class SectionTimer {
 
   std::vector<Core> cores_;
   std::vector<Request> requests_;
+  std::vector<Exchange> exchanges_;
   const Section& section_;
   const Spec& spec_;
   spyre_report& report_;
   EventLog* log_;  // null: nobody asks
 
   DeviceMemory memory_;
+  std::vector<double> link_free_, link_busy_;  // as Exchange::links
   std::priority_queue<Arrival, std::vector<Arrival>, std::greater<Arrival>> arrivals_;
   uint64_t read_bytes_ = 0, write_bytes_ = 0, mixed_bytes_ = 0;
 };

@@ -11,7 +11,7 @@ constexpr size_t kMaxSteps = size_t{1} << 23;  // instructions and trips of a se
 // Who touched one slot of a buffer last.
 struct SlotUse {
   int32_t writer = -1;
-  std::array<int32_t, kUnits> readers{-1, -1, -1, -1};
+  std::array<int32_t, kUnits> readers{-1, -1, -1, -1, -1};
 };
 struct BufferUse {
   std::array<SlotUse, 2> slots;
@@ -57,6 +57,12 @@ class Unroller {
     for (int core = 0; core < section_.cores; ++core) {
       uses_.assign(program_.buffers.size(), BufferUse());
       unroll(section_.body, ranges[core], core, 0, 0);
+    }
+    for (size_t i = 0; i < messages_.size(); ++i) {
+      messages_[i].fill(&work_.exchanges[i]);
+      for (size_t core = 0; core < work_.cores.size(); ++core) {
+        work_.cores[core].ports.add(messages_[i].ports()[core]);
+      }
     }
     return std::move(work_);
   }
@@ -110,15 +116,19 @@ class Unroller {
       work_.flop += work.ops;
       work_.fp16_flop += work.fp16_flop;
       work_.cores[core].least_pt += work.least;
+      work_.cores[core].ports.add(work.ports);
       const int32_t i = append(core, kPtUnit, node, work.cycles, -1);
       read(core, i, pt->a);
       read(core, i, pt->b);
       write(core, i, pt->c, trip);
+    } else if (const auto* ring = std::get_if<Ring>(&node.form)) {
+      add_ring(node, *ring, ranges, core, trip, occurrence);
     } else {
       const Vec& vec = std::get<Vec>(node.form);
       const Work work = work_of(vec, ranges, slots_, spec_);
       work_.sfu_ops += work.ops;
       work_.cores[core].least_sfu += work.least;
+      work_.cores[core].ports.add(work.ports);
       const int32_t i = append(core, kSfuUnit, node, work.cycles, -1);
       for (const Place& input : vec.inputs) read(core, i, input);
       for (const VecOut& out : vec.outputs) write(core, i, out.place, trip);
@@ -130,13 +140,31 @@ class Unroller {
     const int32_t request = request_of(node, copy, ranges, core, occurrence);
     const Unit unit = copy.is_load() ? kLoadUnit : kStoreUnit;
     const int32_t i = append(core, unit, node, 0, request);
-    work_.requests[static_cast<size_t>(request)].members.emplace_back(core, i);
+    Request& shared = work_.requests[static_cast<size_t>(request)];
+    shared.members.emplace_back(core, i);
+    double& port = copy.is_load() ? work_.cores[core].ports.writes : work_.cores[core].ports.reads;
+    port += shared.traffic.lx;
     for (const Indirect& indirect : copy.indirect) read(core, i, indirect.place);
     if (copy.is_load()) {
       write(core, i, copy.target, trip);
     } else {
       read(core, i, copy.source);
     }
+  }
+
+  void add_ring(const Node& node, const Ring& ring, const std::vector<AxisRange>& ranges, int core,
+                int64_t trip, int64_t occurrence) {
+    const auto fresh = static_cast<int32_t>(work_.exchanges.size());
+    const int32_t exchange = shared_.try_emplace({node.id, 0, occurrence}, fresh).first->second;
+    if (exchange == fresh) {
+      work_.exchanges.emplace_back();
+      messages_.emplace_back(spec_);
+    }
+    const auto number = static_cast<size_t>(exchange);
+    const uint64_t bytes = messages_[number].add(ring, slots_, ranges, core);
+    const int32_t i = append(core, kRingUnit, node, 0, exchange);
+    work_.exchanges[number].members.push_back({core, i, bytes});
+    write(core, i, ring.target, trip);
   }
 
   int32_t append(int core, Unit unit, const Node& node, double cycles, int32_t request) {
@@ -256,6 +284,7 @@ class Unroller {
   std::vector<int64_t> most_points_;  // of an axis, over cores
   std::vector<BufferUse> uses_;       // of the core being unrolled
   std::unordered_map<SharedKey, int32_t, SharedKeyHash> shared_;
+  std::vector<Messages> messages_;  // by exchange
   size_t steps_ = 0;
 };
 

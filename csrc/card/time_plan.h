@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "decode.h"
+#include "ring_time.h"
 #include "tokens.h"
 #include "unit_cost.h"
 
@@ -17,7 +18,7 @@ namespace spyre {
 struct Instruction {
   double cycles;  // PT, SFU
   double ready = 0;
-  int32_t request;  // copies
+  int32_t request;  // copies; of ring moves the exchange
   int32_t pending = 0;
   int32_t waiters = -1;
   Unit unit : 4;
@@ -36,6 +37,7 @@ struct Core {
   std::array<double, kUnits> free{}, busy{};
   std::array<bool, kUnits> in_flight{};
   double least_pt = 0, least_sfu = 0;  // at peak rates
+  Ports ports;                         // of all instructions together
   double end = 0;
 };
 
@@ -53,6 +55,7 @@ struct Request {
 struct SectionWork {
   std::vector<Core> cores;
   std::vector<Request> requests;  // by core, then in body order
+  std::vector<Exchange> exchanges;
   uint64_t flop = 0, sfu_ops = 0, instructions = 0;
   double fp16_flop = 0;
 };

@@ -6,11 +6,12 @@ Unit unit_of(const Node& instruction) {
   if (const auto* copy = std::get_if<Copy>(&instruction.form)) {
     return copy->is_load() ? kLoadUnit : kStoreUnit;
   }
+  if (std::holds_alternative<Ring>(instruction.form)) return kRingUnit;
   return std::holds_alternative<Pt>(instruction.form) ? kPtUnit : kSfuUnit;
 }
 
 const char* name_of(Unit unit) {
-  constexpr const char* names[] = {"LOAD", "STORE", "PT", "SFU"};
+  constexpr const char* names[] = {"LOAD", "STORE", "PT", "SFU", "RING"};
   return names[unit];
 }
 

@@ -14,7 +14,7 @@
 
 namespace spyre {
 
-enum Unit { kLoadUnit, kStoreUnit, kPtUnit, kSfuUnit, kUnits };
+enum Unit { kLoadUnit, kStoreUnit, kPtUnit, kSfuUnit, kRingUnit, kUnits };
 
 Unit unit_of(const Node& instruction);
 const char* name_of(Unit unit);
@@ -66,7 +66,8 @@ class Tokens {
   std::vector<std::pair<SlotUse*, bool>> used_;  // and whether it writes
 };
 
-// Visits the LX places of an instruction: visit(place, writes). Reads come first.
+// Visits the places of an instruction in its core's own LX: visit(place, writes). Reads come first.
+// (What a ring move reads is another core's, and no token's matter.)
 template <class Visit>
 void for_each_lx_place(const Node& instruction, const Visit& visit) {
   if (const auto* copy = std::get_if<Copy>(&instruction.form)) {
@@ -79,6 +80,8 @@ void for_each_lx_place(const Node& instruction, const Visit& visit) {
   } else if (const auto* vec = std::get_if<Vec>(&instruction.form)) {
     for (const Place& input : vec->inputs) visit(input, false);
     for (const VecOut& out : vec->outputs) visit(out.place, true);
+  } else if (const auto* ring = std::get_if<Ring>(&instruction.form)) {
+    visit(ring->target, true);
   }
 }
 

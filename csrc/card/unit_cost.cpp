@@ -197,7 +197,8 @@ Traffic traffic_of(const Copy& copy, const std::vector<AxisRange>& ranges, const
   }
   const double clock = spec.clock_ghz;
   Traffic traffic;
-  traffic.each = static_cast<double>(in_lx * element) / port_bytes(spec);
+  traffic.lx = static_cast<double>(in_lx * element) / port_bytes(spec);
+  traffic.each = traffic.lx;
   traffic.fold = static_cast<double>(in_lx) / spec.psum_rate * clock;
   if (elements == 0) return traffic;
   const Runs runs =
@@ -243,7 +244,8 @@ Work work_of(const Pt& pt, const std::vector<AxisRange>& ranges, bool split_k, c
   work.least = static_cast<double>(macs) / rate;
   const double in = static_cast<double>(product(product(batch, k), rows + n) * element);
   const double out = static_cast<double>(product(product(batch, rows), n) * bytes_of(pt.c.dtype));
-  const double ports = std::max(in, out) / port_bytes(spec);
+  work.ports = {in / port_bytes(spec), out / port_bytes(spec)};
+  const double ports = std::max(work.ports.reads, work.ports.writes);
   const double corelets = split_k ? spec.ksplit_corelets / spec.corelets : 1.0;
   const double compute = columns * streamed / (rate * spec.pt_sustain * corelets);
   work.cycles = std::ceil(std::max({1.0, compute, ports}));
@@ -280,7 +282,8 @@ Work work_of(const Vec& vec, const std::vector<AxisRange>& ranges, const int64_t
   }
   // A copy without ops still passes through.
   if (ops == 0) cycles = pass * static_cast<double>(vec.outputs.size());
-  auto port_cycles = [&](const Place& place) {
+  Work work;
+  auto port_cycles = [&](const Place& place, double* port) {
     int64_t count = 1;
     bool strided = false;
     for (int axis : vec.axes) {
@@ -290,12 +293,12 @@ Work work_of(const Vec& vec, const std::vector<AxisRange>& ranges, const int64_t
       strided |= axis == lane_axis && ranges[axis].count() > 1 && step != bytes_of(place.dtype);
     }
     const auto bytes = static_cast<double>(count * bytes_of(place.dtype));
+    *port += bytes / port_bytes(spec);
     return bytes / (strided ? spec.transpose_rate / clock : port_bytes(spec));
   };
   double in = 0, out = 0;
-  for (const Place& place : vec.inputs) in += port_cycles(place);
-  for (const VecOut& stored : vec.outputs) out += port_cycles(stored.place);
-  Work work;
+  for (const Place& place : vec.inputs) in += port_cycles(place, &work.ports.reads);
+  for (const VecOut& stored : vec.outputs) out += port_cycles(stored.place, &work.ports.writes);
   work.ops = static_cast<uint64_t>(points * ops);
   work.least = points * ops / full;
   work.cycles = std::ceil(std::max({1.0, cycles, in, out}));

@@ -33,6 +33,11 @@ class Compiler {
     if (stores_last_) {
       for (int v = 0; v < values; ++v) store_outputs_of(v);
     }
+    for (const VecOut& out : vec_.outputs) {
+      const bool order = out.reduce == Reduce::Sum || out.reduce == Reduce::Prod;
+      code_.any_order &= !out.scan && !order;
+    }
+    code_.in_place = stores_last_;
     code_.registers = std::max(next_, 1);
     return std::move(code_);
   }
@@ -108,7 +113,15 @@ class Compiler {
       default:
         step.kind = VecStep::Call;
         step.call = function(op);
-        for (size_t i = 0; i < op.args.size(); ++i) step.args[i] = registers_[op.args[i]];
+        if (step.value_class == 0) {
+          step.rows = kernels_.rows[op.code];
+          step.direct = only_output(v);
+        }
+        step.arity = static_cast<uint8_t>(op.args.size());
+        for (size_t i = 0; i < op.args.size(); ++i) {
+          step.args[i] = registers_[op.args[i]];
+          step.arg_class[i] = static_cast<uint8_t>(class_of(vec_.ops[op.args[i]].dtype));
+        }
     }
     release_last_used_at(v, 0);  // an operand may be the destination
     // A constant is computed once, before the values whose registers are free by now.
@@ -123,6 +136,19 @@ class Compiler {
         row.is_cast ? kernels_.cast[static_cast<int>(op.dtype)][of] : kernels_.vec[op.code][of];
     if (!found) refuse(std::string("no kernel for op ") + row.name + " of this class");
     return found;
+  }
+
+  // The f32 output that alone needs value v, -1 if there is none.
+  int only_output(int v) const {
+    int found = -1;
+    for (size_t i = 0; i < vec_.outputs.size(); ++i) {
+      const VecOut& out = vec_.outputs[i];
+      if (out.value != v) continue;
+      const bool plain = out.reduce == Reduce::None && out.place.dtype == DType::F32;
+      if (found >= 0 || !plain) return -1;
+      found = static_cast<int>(i);
+    }
+    return last_use_[v] == v ? found : -1;
   }
 
   void store_outputs_of(int v) {

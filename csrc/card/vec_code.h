@@ -14,15 +14,19 @@ struct VecStep {
   enum Kind : uint8_t { Const, Scalar, Load, Index, Call, Output };
   Kind kind;
   int value_class = 0;
-  int to = 0;           // register it fills; Output: register it stores
-  int args[3] = {};     // Call: registers
+  int to = 0;        // register it fills; Output: register it stores
+  int args[3] = {};  // Call: registers
+  uint8_t arg_class[3] = {};
+  uint8_t arity = 0;
+  int direct = -1;      // Call: the one f32 output that is all that needs its value
   int number = 0;       // Load: input, Index: index, Scalar: slot, Output: output
   int spare = 0;        // Output with a reduction: register for the partial results
   int64_t element = 0;  // Output: bytes
   bool narrow = false;  // Output: a sum that runs in DL16 under numerics `card`
   VecFn call = nullptr;
-  LoadFn load = nullptr;    // Load; Output: of what a reduction continues
-  StoreFn store = nullptr;  // Output
+  const RowsFns* rows = nullptr;  // Call: the same over operands where they lie, if there is such
+  LoadFn load = nullptr;          // Load; Output: of what a reduction continues
+  StoreFn store = nullptr;        // Output
   double constant = 0;
   int64_t integer = 0;
 };
@@ -32,6 +36,8 @@ struct VecCode {
   std::vector<VecStep> each;  // per block of rows and lanes
   int registers = 1;
   int64_t lane_bytes = 4;      // of the widest class in use
+  bool any_order = true;       // no output depends on the order of points: no scan, no sum
+  bool in_place = false;       // an output may lie over an input
   bool reduces_lanes = false;  // possibly: some output is a reduction
 };
 

@@ -92,14 +92,14 @@ void poison(int device, c10::StreamId stream, uint64_t address, size_t bytes) {
 
 }  // namespace
 
-Arena::Arena(Card& card) : card_(card) {
+Arena::Arena(Card& card) : card_(card), limit_(card.size) {
   const uint64_t first = rounded(card.base, kGranule);
   ranges_.emplace(first, card.base + card.size - first);
 }
 
 uint64_t Arena::allocate(size_t requested, c10::StreamId stream, bool for_tensor) {
   Lock lock(mutex_);
-  if (requested > card_.size) fail(requested);
+  if (requested > limit_) fail(requested);
   reuse_pending();
   const size_t bytes = rounded(requested, kGranule);
   const bool small = bytes <= kSmall;
@@ -240,6 +240,28 @@ std::pair<size_t, size_t> Arena::free_and_total() {
   return {card_.size - std::min<size_t>(card_.size, reserved), card_.size};
 }
 
+std::vector<Arena::Shown> Arena::snapshot() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<Shown> shown;
+  shown.reserve(blocks_.size());
+  for (const auto& [address, block] : blocks_) {
+    const Segment& segment = segments_.at(block.segment);
+    shown.push_back({block.segment, segment.bytes, address, block.bytes, block.requested,
+                     segment.stream, segment.small, block.freed, block.for_tensor});
+  }
+  return shown;
+}
+
+void Arena::set_limit(size_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  limit_ = std::min<size_t>(bytes, card_.size);
+}
+
+size_t Arena::limit() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return limit_;
+}
+
 // The smallest free block of a stream's pool that is large enough.
 Arena::Blocks::iterator Arena::find(size_t bytes, bool small, c10::StreamId stream) {
   const auto found = free_[small].lower_bound({stream, bytes, 0});
@@ -295,6 +317,7 @@ Arena::Blocks::iterator Arena::add_segment(size_t bytes, bool small, c10::Stream
 }
 
 uint64_t Arena::take_range(size_t bytes) {
+  if (static_cast<size_t>(stats_.reserved_bytes[0].current) + bytes > limit_) return 0;
   for (auto range = ranges_.begin(); range != ranges_.end(); ++range) {
     if (range->second < bytes) continue;
     const auto [address, size] = *range;
@@ -396,12 +419,16 @@ void Arena::fail(size_t bytes) {
   ++stats_.num_ooms;
   const auto reserved = static_cast<size_t>(stats_.reserved_bytes[0].current);
   const auto allocated = static_cast<size_t>(stats_.allocated_bytes[0].current);
+  const std::string share =
+      limit_ < card_.size
+          ? "; set_per_process_memory_fraction leaves this process " + in_words(limit_)
+          : "";
   TORCH_CHECK_WITH(
       OutOfMemoryError, false, "spyre:", card_.index, " is out of memory. Tried to allocate ",
       in_words(bytes), " (", bytes, " bytes); the card has ", in_words(card_.size), ", of which ",
       in_words(card_.size - std::min<size_t>(card_.size, reserved)), " are free and ",
       in_words(reserved - allocated), " are reserved but not allocated; ", in_words(allocated),
-      " are allocated by tensors. OPENSPYRE_MEMORY sets the size of the card's memory.");
+      " are allocated by tensors", share, ". OPENSPYRE_MEMORY sets the size of the card's memory.");
 }
 
 Arena& arena(int device) {

@@ -29,6 +29,14 @@ using c10::CachingDeviceAllocator::DeviceStats;
 // with it; a stream gets another's memory only when the card is full and that stream is idle.
 class Arena {
  public:
+  // A block as it lies in memory, for people who look for what fills it.
+  struct Shown {
+    uint64_t segment, segment_bytes, address, bytes;
+    size_t requested;      // 0: free
+    c10::StreamId stream;  // of the segment
+    bool small, freed, for_tensor;
+  };
+
   explicit Arena(Card& card);
 
   // An address whose block holds at least `bytes` (> 0). Throws torch.OutOfMemoryError. Statistics
@@ -43,6 +51,10 @@ class Arena {
   void reset_accumulated();
   void reset_peak();
   std::pair<size_t, size_t> free_and_total();
+  std::vector<Shown> snapshot();  // by address
+  // The arena takes no more of the card than this; what it has already stays.
+  void set_limit(size_t bytes);
+  size_t limit();
 
  private:
   struct Segment {
@@ -97,6 +109,7 @@ class Arena {
   std::map<uint64_t, size_t> ranges_;                 // of the card, not in any segment
   std::vector<Pending> pending_;
   DeviceStats stats_;
+  size_t limit_;
 };
 
 // The arena of a device; opens its card.

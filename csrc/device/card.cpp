@@ -79,7 +79,7 @@ double card_number(const char* name) {
 void check_device(int index) {
   TORCH_CHECK(device_count() > 0, "spyre: this process has no card (OPENSPYRE_DEVICES=0)");
   TORCH_CHECK(index >= 0 && index < device_count(), "spyre: there is no device ", index,
-              " (devices: ", device_count(), ")");
+              " (devices: ", device_count(), "); OPENSPYRE_DEVICES sets how many there are");
 }
 
 Card& card(int index) {

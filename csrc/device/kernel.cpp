@@ -269,6 +269,7 @@ PyObject* as_dict(const spyre_report& report) {
       {"sfu_busy", report.sfu_busy},
       {"load_busy", report.load_busy},
       {"store_busy", report.store_busy},
+      {"ring_busy", report.ring_busy},
       {"device_read_bytes", report.device_read_bytes},
       {"device_write_bytes", report.device_write_bytes},
       {"ring_bytes", report.ring_bytes},

@@ -21,6 +21,7 @@
 #include "queue.h"
 #include "runtime.h"
 #include "spans.h"
+#include "statistics.h"
 
 namespace openspyre {
 namespace {
@@ -60,6 +61,7 @@ PyObject* py_default_generator(PyObject*, PyObject* arg) {
   HANDLE_TH_ERRORS
   const long device = PyLong_AsLong(arg);
   if (device == -1 && PyErr_Occurred()) return nullptr;
+  check_device(static_cast<int>(device));
   return THPGenerator_initDefaultGenerator(default_generator(static_cast<int>(device)));
   END_HANDLE_TH_ERRORS
 }
@@ -68,6 +70,7 @@ PyObject* py_default_stream(PyObject*, PyObject* arg) {
   HANDLE_TH_ERRORS
   const long device = PyLong_AsLong(arg);
   if (device == -1 && PyErr_Occurred()) return nullptr;
+  check_device(static_cast<int>(device));
   const c10::impl::VirtualGuardImpl guard(c10::kPrivateUse1);
   return THPStream_Wrap(guard.getDefaultStream(
       c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(device))));
@@ -311,7 +314,7 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT,
 PyMODINIT_FUNC PyInit__C() {
   PyObject* const module = PyModule_Create(&openspyre::definition);
   if (!module) return nullptr;
-  if (!openspyre::add_kernel_type(module)) {
+  if (!openspyre::add_kernel_type(module) || !openspyre::add_statistics(module)) {
     Py_DECREF(module);
     return nullptr;
   }

@@ -62,7 +62,8 @@ void publish_state(const std::string& folder) noexcept {
   unlink(path().c_str());  // of a dead process with our number
   const int file = open(path().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (file < 0) return;
-  void* const at = ftruncate(file, sizeof(Page)) == 0
+  // Room on the disk, not only a length: writing to a mapped page without any kills the process.
+  void* const at = posix_fallocate(file, 0, sizeof(Page)) == 0
                        ? mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)
                        : MAP_FAILED;
   close(file);

@@ -100,6 +100,8 @@ Work work_of(const std::vector<spyre::Node>& body, std::vector<double>* extents,
       total += {trips, trips * points(copy->axes)};
     } else if (const auto* pt = std::get_if<spyre::Pt>(&node.form)) {
       total += {trips, trips * points(pt->batch) * points(pt->m) * points(pt->n) * points(pt->k)};
+    } else if (const auto* ring = std::get_if<spyre::Ring>(&node.form)) {
+      total += {trips, trips * points(ring->axes)};
     } else {
       const auto& vec = std::get<spyre::Vec>(node.form);
       total += {trips, trips * points(vec.axes) * static_cast<double>(vec.ops.size())};
@@ -201,7 +203,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const uint64_t address = spyre_card_memory_base(card) + kProgram;
   auto* bytes = reinterpret_cast<uint8_t*>(address);
   std::memcpy(bytes + 8 * kHeaderWords, data + kChoices, 8 * words);
-  const uint64_t header[] = {0x4552595053, 1, words, crc32(data + kChoices, 8 * words), 0};
+  const auto version = static_cast<uint64_t>(spyre_format_version());
+  const uint64_t header[] = {0x4552595053, version, words, crc32(data + kChoices, 8 * words), 0};
   for (size_t i = 0; i < kHeaderWords; ++i) put_word(header[i], bytes + 8 * i);
   size_t given = total;
   if (choices[15] % 64 == 1) bytes[choices[14] % (8 * kHeaderWords)] ^= choices[13];

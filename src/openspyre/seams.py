@@ -154,6 +154,21 @@ FRONTEND: tuple[Seam, ...] = (
         "when torch.accelerator has exchange_device",
     ),
     Seam(
+        "torch._inductor.codegen.cpp_wrapper_cpu:CppWrapperCpu",
+        "base class of the C++ around our kernels in an AOTInductor package",
+        _REGISTRATION,
+    ),
+    Seam(
+        "torch._inductor.codegen.cpp_utils:DEVICE_TO_ATEN",
+        "AOTInductor refuses devices that are not in this table",
+        _REGISTRATION,
+    ),
+    Seam(
+        "torch._inductor.codecache:_get_cpp_wrapper_header",
+        "AOTInductor precompiles a header of torch named like the device; ours is the CPU's",
+        _REGISTRATION,
+    ),
+    Seam(
         "torch._inductor.virtualized:V",
         "the graph, its sizes and its wrapper while Inductor generates code",
         _LOOP_IR,
@@ -171,6 +186,11 @@ DEVICE: tuple[Seam, ...] = (
         "torch:_register_device_module",
         "makes torch.spyre, which torch.get_device_module and others look for",
         "when the entry point of a backend can name its module",
+    ),
+    Seam(
+        "torch:Tensor.__dlpack_device__",
+        "it knows no renamed out-of-tree device, so that from_dlpack refuses what it could take",
+        "when torch compares with the name that the backend was given",
     ),
 )
 

@@ -8,9 +8,9 @@ from functools import cache
 
 from openspyre.card.native import SoftwareCard, Span
 from openspyre.errors import BrokenInvariant
-from openspyre.ir.program import Buffer, Copy, Node, Program, Pt, Section, TileLoop, Vec
+from openspyre.ir.program import Buffer, Instr, Node, Program, Section, TileLoop
 
-Instr = Copy | Pt | Vec
+__all__ = ["Instr"]
 _SPACING = 1 << 44
 _POOL = 1 << 43
 

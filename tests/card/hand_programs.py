@@ -11,11 +11,13 @@ from openspyre.ir.program import (
     Buffer,
     Copy,
     Given,
+    Holding,
     Node,
     Origin,
     Place,
     Program,
     Pt,
+    Ring,
     Section,
     Slot,
     SlotDef,
@@ -84,6 +86,26 @@ def copy_section(rows: int, columns: int, cores: int, *, tile: int = 8) -> Secti
     )
     axes = (Axis("m", rows, cores), Axis("n", columns))
     return Section("copy", axes, (TileLoop(0, tile, body),))
+
+
+def exchange(rows: int, columns: int, cores: int) -> Program:
+    """f16[rows, columns], loaded by rows over cores, exchanged and stored by columns."""
+    device_steps = ((0, columns * 2), (1, 2))
+    by_rows = (Axis("rows", rows, cores), Axis("columns", columns))
+    by_columns = (Axis("rows", rows), Axis("columns", columns, cores))
+    part_rows, part_columns = -(-rows // cores), -(-columns // cores)
+    held = local(0, device_steps)
+    got = local(1, ((0, part_columns * 2), (1, 2)))
+    column = Place(Space.LX, F16, 0, (Term(1, 2, Origin.ABSOLUTE),), 0)
+    row = Holding((Term(0, 1, Origin.ABSOLUTE),), 0, rows, cores, 1, 1, columns * 2)
+    sections = (
+        Section("load", by_rows, (Copy((0, 1), device(0, device_steps), held),)),
+        Section("move", by_columns, (Ring((0, 1), column, got, (row,), cores),)),
+        Section("store", by_columns, (Copy((0, 1), got, device(1, device_steps)),)),
+    )
+    return program(
+        2, buffers((part_rows * columns * 2, 1), (rows * part_columns * 2, 1)), *sections
+    )
 
 
 def pointwise(

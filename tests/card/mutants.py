@@ -21,6 +21,7 @@ from openspyre.ir.program import (
     Place,
     Program,
     Pt,
+    Ring,
     Section,
     Slot,
     SlotDef,
@@ -92,6 +93,8 @@ def with_operand(instr: Instr, position: int, place: Place) -> Instr:
             outputs = list(instr.outputs)
             outputs[position - count] = replace(outputs[position - count], place=place)
             return replace(instr, outputs=tuple(outputs))
+        case Ring():
+            return replace(instr, **{("source", "target")[position]: place})
 
 
 def moved_together(program: Program, number: int, copy: Copy) -> Iterator[int]:

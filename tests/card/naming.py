@@ -13,11 +13,13 @@ from openspyre.ir.program import (
     Axis,
     Bound,
     Copy,
+    Holding,
     Node,
     Origin,
     Place,
     Program,
     Pt,
+    Ring,
     Section,
     Slot,
     Term,
@@ -27,7 +29,20 @@ from openspyre.ir.program import (
     VecOut,
 )
 from tests.card.byte_sets import NONE, Array, Bytes, Dims, Memory, Piece, box, name_of, points, run
-from tests.card.order import LOAD, PT, SFU, STORE, Clock, NotEqual, Order, Shared, Use, join
+from tests.card.order import (
+    LOAD,
+    PT,
+    RING,
+    SFU,
+    STORE,
+    UNITS,
+    Clock,
+    NotEqual,
+    Order,
+    Shared,
+    Use,
+    join,
+)
 
 POOL = -1  # as an argument's number
 Layout = tuple[int, Dims, DType]  # of an operand: its first point's place, its axes
@@ -79,6 +94,7 @@ class Machine:
             for core in range(cores_of(section)):
                 shared.begin_core()
                 Core(self, section, core, shared).run()
+            shared.end()
 
     def digest(self) -> bytes:
         left = [self.memories[number] for number in self.left]
@@ -156,12 +172,12 @@ class Core:
         self.lx = machine.lx[core]
         self.lx_order = Order()
         self.device_order = {argument: Order() for argument in shared.stored}
-        self.ranges = [self.part(axis) for axis in section.axes]
+        self.ranges = [self.part(axis, core) for axis in section.axes]
         self.trip = 0
         count = len(self.program.buffers)
         self.uses = [[Use(), Use()] for _ in range(count)]
         self.current = [0] * count
-        self.last: list[Clock] = [[0] * 4 for _ in range(4)]
+        self.last: list[Clock] = [[0] * UNITS for _ in range(UNITS)]
         self.operands: list[tuple[Bytes, object]] = []  # that the instruction has touched
 
     def run(self) -> None:
@@ -170,10 +186,10 @@ class Core:
     def value(self, value: Value) -> int:
         return self.slots[value.index] if isinstance(value, Slot) else value
 
-    def part(self, axis: Axis) -> _Range:
+    def part(self, axis: Axis | Holding, core: int) -> _Range:
         extent = max(self.value(axis.extent), 0)
         granules = -(-extent // axis.granule)
-        p = self.core // axis.stride % axis.parts
+        p = core // axis.stride % axis.parts
         low, high = (min(q * granules // axis.parts * axis.granule, extent) for q in (p, p + 1))
         return _Range(low, high, low, high)
 
@@ -196,6 +212,8 @@ class Core:
                     self.pt(node)
                 case Vec():
                     self.vec(node)
+                case Ring():
+                    self.ring(node)
 
     def empty(self, axes: Sequence[int]) -> bool:
         return any(self.ranges[axis].end <= self.ranges[axis].start for axis in axes)
@@ -310,6 +328,7 @@ class Core:
         self.operands.append((where, None))
         if self.machine.uses is not None:
             self.machine.uses.note_write(self.core, where)
+        self.shared.write_lx(self.core, where)
         self.lx_order.touch(where, unit, number, clock, writes=True)
         self.lx.write(where, pieces)
 
@@ -448,6 +467,46 @@ class Core:
             results.append((piece, None if reduced and self.first(reduced) else _points(layout)))
         for piece, in_place in results:
             self.write(piece.where, [piece], SFU, number, clock, in_place)
+
+    def ring(self, ring: Ring) -> None:
+        if self.empty(ring.axes):
+            return
+        clock, number, _, (slot,) = self.issue(RING, [], [ring.target])
+        holder, source = self.held(ring)
+        size, buffer = ring.source.dtype.bytes, self.program.buffers[ring.source.buffer]
+        if source.min() < 0 or source.max() + size > buffer.bytes:
+            raise NotEqual(f"outside of buffer {buffer.name}")
+        where, layout = self.local(ring.target, ring.axes, slot)
+        parts: list[object] = [holder.tobytes(), source.tobytes()]
+        for core in np.unique(holder):
+            moved = points(source[holder == core] + buffer.offset, size)
+            self.shared.move_lx(int(core), moved)
+            if self.machine.uses is not None:
+                self.machine.uses.note_read(int(core), moved)
+            if int(core) not in self.machine.lx:
+                raise NotEqual("a move reads what no core holds")
+            parts.append(self.machine.lx[int(core)].content(moved, buffer.offset))
+        name = name_of("ring", layout, *parts)
+        result = Piece(where, name, self.slot_start(ring.target, slot))
+        self.write(where, [result], RING, number, clock)
+
+    def held(self, ring: Ring) -> tuple[Array, Array]:
+        """For every point, the core that holds it and its place in the source's buffer there."""
+        source = self.at_points(self.value(ring.source.base), ring.source.terms, ring.axes)
+        own = self.core % ring.cores
+        holder = np.full(source.shape, own)
+        for held in ring.held:
+            x = self.at_points(self.value(held.offset), held.terms, ring.axes)
+            found = np.zeros(x.shape, bool)
+            for p in range(held.parts):
+                part = self.part(held, p * held.stride)
+                inside = (x >= part.low) & (x < part.high)
+                holder[inside] += (p - own // held.stride % held.parts) * held.stride
+                source[inside] += self.value(held.step) * (x[inside] - part.low)
+                found |= inside
+            if not found.all():
+                raise NotEqual("a move reads what no core holds")
+        return holder, source
 
     def kept(self, out: VecOut, axes: Sequence[int]) -> list[int]:
         has = {term.axis for term in out.place.terms}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from openspyre.ir.kernel import Space
-from openspyre.ir.program import Copy, Instr, Node, Place, Pt, TileLoop, Vec
+from openspyre.ir.program import Copy, Instr, Node, Place, Pt, Ring, TileLoop, Vec
 
 
 def instructions_in(nodes: Sequence[Node]) -> Iterator[Instr]:
@@ -35,3 +35,5 @@ def operands(instr: Instr) -> list[Place]:
             return [instr.a, instr.b, instr.c]
         case Vec():
             return [*instr.inputs, *(out.place for out in instr.outputs)]
+        case Ring():
+            return [instr.source, instr.target]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from ctypes import c_int64, c_uint64, cast, create_string_buffer
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -123,11 +124,12 @@ def test_what_has_no_line_is_called_so() -> None:
 def test_bins_add_up(program: Program, bins: int) -> None:
     report, events = traced(program)
     used = use_over_time(events, report.cycles, 32, bins)
-    assert used.shape == (4, 32, bins)
+    assert used.shape == (len(UNITS), 32, bins)
     assert used.min() >= 0
     assert used.max() <= 1 + 1e-9
     busy = used.sum(axis=(1, 2)) * report.cycles / bins
-    spent = [report.load_busy, report.store_busy, report.pt_busy, report.sfu_busy]
+    spent = [report.load_busy, report.store_busy, report.pt_busy, report.sfu_busy,
+             report.ring_busy]  # fmt: skip
     assert busy == pytest.approx(spent, abs=len(program.sections))
     moved = traffic_over_time(events, report.cycles, bins).sum(axis=1)
     totals = [report.device_read_bytes, report.device_write_bytes, report.ring_bytes]
@@ -176,7 +178,7 @@ def test_no_more_events_than_there_is_room(room: int) -> None:
     _, every = traced(program)
     words = (c_int64 * loaded.slots).from_buffer_copy(one.fill(loaded, [0] * 2))
     events = np.full((room + 1) * EVENT.itemsize, 0xEE, np.uint8)
-    report, error = (c_uint64 * 14)(), create_string_buffer(1024)
+    report, error = (c_uint64 * len(fields(Report)))(), create_string_buffer(1024)
     call = library().spyre_program_trace
     code = call(
         loaded.handle, words, events.ctypes.data, room, cast(report, call.argtypes[4]),

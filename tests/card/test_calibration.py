@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from calibration import FITTED
+from measured_splits import read
 from published import published
 from split_matmul import STICK, Split, split_matmul
-from split_scores import clock, constant_regret, held_out, predictions, read, scores
+from split_scores import clock, constant_regret, held_out, predictions, scores
 
 from openspyre.card.native import SoftwareCard, Span
 from openspyre.spec import CALIBRATED, SPYRE_CARD_V1

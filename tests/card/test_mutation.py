@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -31,6 +32,7 @@ from tests.card.hand_programs import (
     buffers,
     copies,
     device,
+    exchange,
     local,
     pointwise,
     program,
@@ -229,3 +231,31 @@ def test_sums_have_no_order_and_scattered_stores_have_one(add: bool) -> None:
         return meaning(replace(made, slots=slots), kernel, {})
 
     assert (means(*loads, *stores) == means(*loads, *stores[::-1])) == add
+
+
+def test_ring_moves_read_what_the_section_found() -> None:
+    """Everything that was there comes with its names; writes in the same section race."""
+    kernel = parse_kernel(
+        """kernel k
+        arguments x y
+        input x: f16[8, 6]
+        output y: f16[8, 6]
+        op a map i0:8 i1:6
+          y[i0, i1] <- x[i0, i1]
+        """
+    )
+    right = exchange(8, 6, 2)
+    assert hazard(right, kernel, {}) == ""
+    assert hazard(without(right, 0), kernel, {}) == "reads what nothing has written"
+    load, move, store = right.sections
+    merged = replace(move, axes=load.axes, body=(*load.body, *move.body))
+    assert "between cores" in hazard(replace(right, sections=(merged, store)), kernel, {})
+    original = Original(right, kernel, {})
+    other = edited(right, lambda n, i: replace(i, origin=-1) if n == 1 else i)
+    assert original.means(other)
+    for mutant in mutants(right):
+        whole = "another"
+        with suppress(NotEqual):
+            same = meaning(mutant.program, kernel, {}) == meaning(right, kernel, {})
+            whole = "the same" if same else "another"
+        assert original.means(mutant.program) == (whole == "the same"), mutant

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -495,7 +496,8 @@ def test_every_report_respects_its_bounds() -> None:
     for one in programs:
         report = timed(one)
         assert report.cycles >= report.bound_p_cycles
-        for busy in (report.pt_busy, report.sfu_busy, report.load_busy, report.store_busy):
+        for busy in (report.pt_busy, report.sfu_busy, report.load_busy, report.store_busy,
+                     report.ring_busy):  # fmt: skip
             assert busy <= report.cycles * report.cores + 1
         assert report.lx_peak == max(b.offset + b.bytes * b.slots for b in one.buffers)
 
@@ -530,3 +532,26 @@ def test_an_impossible_card_breaks_the_engines_own_rules(
     """The bounds are checked at every launch: a card whose rates contradict them shows it."""
     with pytest.raises(BrokenInvariant, match=message):
         timed(one, spec=replace(SPEC, **numbers))
+
+
+def test_units_of_a_core_share_the_ports_of_its_lx() -> None:
+    """PT and SFU work at the same time on other bytes; what both read passes one port."""
+    times, rows, lanes = 64, 80, 128
+    alone = multiplications(8, 64, 64, times=times)
+    section = alone.sections[0]
+    loop = section.body[0]
+    assert isinstance(loop, TileLoop)
+    held = buffers((8 * 128, 1), (64 * 128, 1), (8 * 256, 1), *[(rows * lanes * 2, 1)] * 2)
+    axes = (*section.axes, Axis("rows", rows), Axis("lanes", lanes))
+    steps = ((4, lanes * 2), (5, 2))
+    passed = Vec(
+        (4, 5), (local(3, steps),), (), (VecOp(LOAD, F32, (0,)),), (VecOut(0, local(4, steps)),)
+    )
+    pt, sfu, both = (
+        timed(program(0, held, Section("s", axes, (TileLoop(3, 1, body),)))).cycles
+        for body in (loop.body, (passed,), (*loop.body, passed))
+    )
+    port = SPEC.lx_bytes_per_cycle * SPEC.corelets
+    read = times * (64 * (8 + 64) * 2 + rows * lanes * 2) / port
+    assert max(pt, sfu) < 0.9 * read
+    assert both == math.ceil(read)

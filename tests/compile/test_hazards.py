@@ -154,5 +154,7 @@ def test_hazards_are_told_in_the_users_words(name: str, monkeypatch: pytest.Monk
     x = torch.randn(96, 64).half() if function is attention else torch.randn(200_000)
     with pytest.raises(BrokenInvariant) as raised:
         torch.compile(function)(x.to("spyre"))
-    wanted = message.replace("(LINE)", rf"\((?:\S+/)?test_hazards\.py:\d+ {LINES[function]} [^)]*\)")
+    wanted = message.replace(
+        "(LINE)", rf"\((?:\S+/)?test_hazards\.py:\d+ {LINES[function]} [^)]*\)"
+    )
     assert re.search(wanted, str(raised.value)), str(raised.value)

@@ -458,9 +458,9 @@ def test_lines_of_sources(source: str, line: tuple[str, str]) -> None:
 
 
 def test_ratios_of_nothing_are_zero() -> None:
-    names = "cycles bound_p_cycles pt_busy sfu_busy load_busy store_busy device_read_bytes"
+    names = "cycles bound_p_cycles pt_busy sfu_busy load_busy store_busy ring_busy"
     sums: Mapping[str, int] = dict.fromkeys(
-        [*names.split(), "device_write_bytes", "flop", "sfu_ops"], 0
+        [*names.split(), "device_read_bytes", "device_write_bytes", "flop", "sfu_ops"], 0
     )
     found = derived(sums, SPYRE_CARD_V1)
     assert found["limiting_share"] == found["teraops"] == found["gigabytes_per_second"] == 0

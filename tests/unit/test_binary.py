@@ -21,12 +21,14 @@ from openspyre.ir.program import (
     Calc,
     Copy,
     Given,
+    Holding,
     Indirect,
     Node,
     Origin,
     Place,
     Program,
     Pt,
+    Ring,
     Section,
     Slot,
     SlotDef,
@@ -85,8 +87,13 @@ vecs = st.builds(
         ), 2,
     ), origins,
 )  # fmt: skip
+rings = st.builds(
+    Ring, axes, places, places,
+    tuples(st.builds(Holding, tuples(terms), values, values, small, small, small, values), 2),
+    small, origins,
+)  # fmt: skip
 nodes: st.SearchStrategy[Node] = st.recursive(
-    st.one_of(copies, pts, vecs),
+    st.one_of(copies, pts, vecs, rings),
     lambda inner: st.builds(TileLoop, numbers, small, tuples(inner)),
     max_leaves=5,
 )

@@ -97,7 +97,7 @@ def test_the_peak_is_what_the_card_must_have(name: str) -> None:
     for step in kernel.steps:
         division = kernel.divisions.get(step.name, Division())
         least = lx_peak(kernel, step, division, replace(SPYRE_CARD_V1, lx_usable=0))
-        most = lx_peak(kernel, step, division, SPYRE_CARD_V1, doubled=True)
+        most = lx_peak(kernel, step, division, SPYRE_CARD_V1, Buffering.COPIES)
         assert 0 < least <= most
         assert least <= lx_peak(kernel, step, division, SPYRE_CARD_V1)
 

@@ -11,7 +11,7 @@ from openspyre.compiler.capacity import fit_tiles
 from openspyre.compiler.division import divide
 from openspyre.compiler.layout import choose_layouts
 from openspyre.compiler.pipeline import plan_kernel
-from openspyre.compiler.tiles import lx_peak
+from openspyre.compiler.tiles import Buffering, lx_peak
 from openspyre.compiler.tiling import form_steps
 from openspyre.errors import Unsupported
 from openspyre.ir import verify
@@ -77,7 +77,7 @@ def test_rows_come_in_tiles_so_that_copies_run_beside_the_work(rows: int, looped
     assert bool(step.loops) == looped
     if looped:
         division = kernel.divisions[step.name]
-        peak = lx_peak(kernel, step, division, SPYRE_CARD_V1, doubled=True)
+        peak = lx_peak(kernel, step, division, SPYRE_CARD_V1, Buffering.COPIES)
         assert peak <= SPYRE_CARD_V1.lx_usable
 
 

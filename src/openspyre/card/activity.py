@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from openspyre.card.native import EVENT, UNITS, Events
 from openspyre.ir.kernel import Space
-from openspyre.ir.program import Copy, Node, Place, Program, Pt, TileLoop, Vec
+from openspyre.ir.program import Copy, Instr, Node, Place, Program, Pt, Ring, TileLoop, Vec
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -100,7 +100,7 @@ def traffic_over_time(events: Events, cycles: int, bins: int) -> Floats:
     edges = np.linspace(0, cycles, bins + 1)
     result = np.zeros((len(TRAFFIC), bins))
     for unit, _, own in _by_unit(events):
-        if UNITS[unit] in ("load", "store"):
+        if UNITS[unit] in ("load", "store", "ring"):
             for n, kind in enumerate(TRAFFIC):
                 result[n] += np.diff(_grown(own, own[kind].astype(np.float64), edges))
     return result
@@ -206,7 +206,7 @@ def _instructions(program: Program) -> dict[tuple[int, int], _Instruction]:
     }
 
 
-def _numbered(program: Program) -> Iterator[tuple[int, int, Copy | Pt | Vec]]:
+def _numbered(program: Program) -> Iterator[tuple[int, int, Instr]]:
     for n, section in enumerate(program.sections):
         for number, node in enumerate(_flat(section.body)):
             if not isinstance(node, TileLoop):
@@ -220,7 +220,7 @@ def _flat(body: tuple[Node, ...]) -> Iterator[Node]:
             yield from _flat(node.body)
 
 
-def _buffers(node: Copy | Pt | Vec) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _buffers(node: Instr) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The buffers that an instruction reads and those it writes."""
     match node:
         case Copy():
@@ -229,6 +229,8 @@ def _buffers(node: Copy | Pt | Vec) -> tuple[tuple[int, ...], tuple[int, ...]]:
             reads, writes = [node.a, node.b], [node.c]
         case Vec():
             reads, writes = list(node.inputs), [out.place for out in node.outputs]
+        case Ring():
+            reads, writes = [node.source], [node.target]
     return _in_lx(reads), _in_lx(writes)
 
 

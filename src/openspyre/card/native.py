@@ -66,7 +66,7 @@ class Report:
     Attributes:
         cycles: core clock cycles from start to end.
         bound_p_cycles: what peak arithmetic and peak memory rates alone would need.
-        pt_busy, sfu_busy, load_busy, store_busy: cycles, summed over cores.
+        pt_busy, sfu_busy, load_busy, store_busy, ring_busy: cycles, summed over cores.
         device_read_bytes, device_write_bytes: multicast data counts once.
         flop: of PT, two per multiply-add.
         sfu_ops: scalar ops.
@@ -81,6 +81,7 @@ class Report:
     sfu_busy: int
     load_busy: int
     store_busy: int
+    ring_busy: int
     device_read_bytes: int
     device_write_bytes: int
     ring_bytes: int
@@ -91,7 +92,7 @@ class Report:
     instructions: int
 
 
-UNITS = ("load", "store", "pt", "sfu")
+UNITS = ("load", "store", "pt", "sfu", "ring")
 EVENT = np.dtype(
     [
         *((name, np.float64) for name in ("begin", "end")),

@@ -16,13 +16,14 @@ from openspyre.compiler.bounds import highest
 from openspyre.compiler.cost import Inner, Tiling, Work, local_sizes
 from openspyre.compiler.division import last_uses, split_of, step_work
 from openspyre.compiler.segments import step_keys
-from openspyre.compiler.tiles import lx_peak
+from openspyre.compiler.tiles import Buffering, lx_peak
 from openspyre.compiler.tilings import panels, soonest
 from openspyre.compiler.work import Works
 from openspyre.ir.kernel import Dim, Division, Kernel, Kind, Loop, Op, Step
 from openspyre.spec import CardSpec
 
-_SINGLE = 1.6  # times as long, where copies do not overlap with the work beside them
+# Times as long, where fewer copies overlap with the work beside them.
+_SLOWER = {Buffering.COPIES: 1.0, Buffering.INNER: 1.08, Buffering.NONE: 1.6}
 _MOST_TRIED = 32  # tilings that turn out too large, the fastest first
 _STICK = 64  # points: tiles of a lane dim are whole sticks of every dtype
 
@@ -49,12 +50,14 @@ def fit_tiles(kernel: Kernel, card: CardSpec) -> Kernel:
 
 
 def _soonest(kernel: Kernel, step: Step, division: Division, work: Work, card: CardSpec) -> Step:
-    """The fastest of the tilings worth trying that fits, in double or in single slots."""
+    """The fastest of the tilings worth trying that fits with its copies double buffered, with
+    those of ops' own loops, or with none.
+    """
     split = split_of(step, division)
     ranked = soonest(work, split, card)
     fitting = []
-    for doubled, slower in ((True, 1.0), (False, _SINGLE)):
-        found = _fastest(kernel, step, division, work, ranked, card, doubled=doubled)
+    for buffering, slower in _SLOWER.items():
+        found = _fastest(kernel, step, division, work, ranked, card, buffering)
         if found is not None:
             fitting.append((found[0] * slower, found[1]))
     if fitting:
@@ -65,7 +68,7 @@ def _soonest(kernel: Kernel, step: Step, division: Division, work: Work, card: C
 
 def _fastest(
     kernel: Kernel, step: Step, division: Division, work: Work,
-    ranked: Sequence[tuple[float, Tiling, Inner]], card: CardSpec, *, doubled: bool,
+    ranked: Sequence[tuple[float, Tiling, Inner]], card: CardSpec, buffering: Buffering,
 ) -> tuple[float, Step] | None:  # fmt: skip
     """The first of the tilings that fits, and its cycles."""
     local = local_sizes(work, split_of(step, division))
@@ -76,7 +79,7 @@ def _fastest(
             continue
         found = _with_loops(step, work, outer, within)
         looped = bool(found.loops or found.inner)
-        peak = lx_peak(kernel, found, division, card, doubled=doubled and looped)
+        peak = lx_peak(kernel, found, division, card, buffering if looped else None)
         if peak <= card.lx_usable:
             return cycles, found
         too_large.append(sizes)
@@ -134,7 +137,8 @@ def _fitted(kernel: Kernel, step: Step, division: Division, card: CardSpec) -> S
         return replace(base, loops=tuple(Loop(a, tiles[a]) for a in cut))
 
     def fits(candidate: Step, *, doubled: bool) -> bool:
-        return lx_peak(kernel, candidate, division, card, doubled=doubled) <= card.lx_usable
+        buffering = Buffering.COPIES if doubled else None
+        return lx_peak(kernel, candidate, division, card, buffering) <= card.lx_usable
 
     for doubled in (True, False):
         tiles = dict(whole)

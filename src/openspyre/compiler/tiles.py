@@ -114,15 +114,18 @@ class Buffering(Enum):
 
 
 def lx_peak(
-    kernel: Kernel, step: Step, division: Division, card: CardSpec, *, doubled: bool = False
+    kernel: Kernel,
+    step: Step,
+    division: Division,
+    card: CardSpec,
+    buffering: Buffering | None = None,
 ) -> int:
     """Bytes of LX that a step needs on the fullest core.
 
-    By default what `step_tiles` would take, the least if nothing fits; with `doubled`, what it
-    takes when loads and stores overlap with the work of the neighbouring tiles.
+    By default what `step_tiles` would take, the least if nothing fits.
     """
-    if doubled:
-        return _Builder(kernel, step, division, _NONE, Buffering.COPIES).plan().peak
+    if buffering is not None:
+        return _Builder(kernel, step, division, _NONE, buffering).plan().peak
     return step_tiles(kernel, step, division, card).peak
 
 

@@ -1,4 +1,4 @@
-"""Device memory: how much a card has, and what is in use."""
+"""Device memory: how much a card has, and what is in use. Pinned host memory, too."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from openspyre import _C
 from openspyre.device.streams import Device, index_of
 from openspyre.settings import Settings
 from openspyre.spec import CardSpec
@@ -118,3 +119,42 @@ def reset_peak_memory_stats(device: Device = None) -> None:
 def reset_accumulated_memory_stats(device: Device = None) -> None:
     """Starts the running totals again from zero."""
     torch.accelerator.reset_accumulated_memory_stats(index_of(device))
+
+
+def device_memory_used(device: Device = None) -> int:
+    """Bytes of a card that are in use, by whoever uses them."""
+    free, total = mem_get_info(device)
+    return total - free
+
+
+def set_per_process_memory_fraction(fraction: float, device: Device = None) -> None:
+    """Lets this process take no more than a share of a card from here on; what it has stays.
+
+    Raises:
+        ValueError: the fraction is not between 0 and 1.
+    """
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+    index = index_of(device)
+    _C.set_memory_limit(index, int(fraction * mem_get_info(index)[1]))
+
+
+def get_per_process_memory_fraction(device: Device = None) -> float:
+    """The share of a card that this process may take."""
+    index = index_of(device)
+    return _C.memory_limit(index) / mem_get_info(index)[1]
+
+
+def host_memory_stats() -> dict[str, int]:
+    """Counters of pinned host memory, by name."""
+    return dict(_C.host_memory_stats())
+
+
+def reset_peak_host_memory_stats() -> None:
+    """Starts the maxima of pinned memory again from what is held now."""
+    _C.reset_host_memory_stats(True)
+
+
+def reset_accumulated_host_memory_stats() -> None:
+    """Starts the running totals of pinned memory again from zero."""
+    _C.reset_host_memory_stats(False)

@@ -20,6 +20,7 @@ from torch.utils.backend_registration import (
 )
 
 from openspyre.card.native import debug_mode
+from openspyre.device.absent import reason
 from openspyre.device.library import missing_bytes
 from openspyre.errors import SpyreError
 from openspyre.settings import settings
@@ -125,6 +126,7 @@ def _load_extension() -> Any:
 
 def _register() -> None:
     extension = _load_extension()
+    from openspyre.device import dlpack
     from openspyre.device.memory import capacity
     from openspyre.frontend.activation import activate
 
@@ -142,24 +144,26 @@ def _register() -> None:
     rename_privateuse1_backend(NAME)
     torch._register_device_module(NAME, _module())
     generate_methods_for_privateuse1_backend(for_storage=True)
+    dlpack.install()
     activate()
 
 
 def _module() -> types.ModuleType:
     """torch.spyre."""
     from openspyre import _C
-    from openspyre.device import arithmetic, memory, random, streams
+    from openspyre.device import arithmetic, memory, random, snapshot, streams
 
     module = types.ModuleType(f"torch.{NAME}", "The Spyre device (openspyre).")
     public = {
-        "device": streams.device,
+        "memory": memory,
+        "random": random,
+        "streams": streams,
         "Stream": torch.Stream,
         "Event": torch.Event,
         "_lazy_init": streams.init,
         "_is_in_bad_fork": streams.is_in_bad_fork,
         "_initialized": True,  # torch.utils.checkpoint then restores the random state too
         "get_amp_supported_dtype": lambda: [torch.float16, torch.bfloat16],
-        "is_bf16_supported": lambda including_emulation=True: True,
         "default_generators": random.default_generators(),
         "fallbacks": _C.fallbacks,
         "fallback_reasons": _C.fallback_reasons,
@@ -168,9 +172,9 @@ def _module() -> types.ModuleType:
         "current_numerics": arithmetic.current_numerics,
         "__getattr__": _lazy_attribute,
     }
+    holders = {"streams": streams, "memory": memory, "random": random, "snapshot": snapshot}
     for source, names in _FORWARDED.items():
-        holder = {"streams": streams, "memory": memory, "random": random}[source]
-        public |= {name: getattr(holder, name) for name in names.split()}
+        public |= {name: getattr(holders[source], name) for name in names.split()}
     for name, value in public.items():
         setattr(module, name, value)
     return module
@@ -180,11 +184,17 @@ _FORWARDED = {
     "streams": """
         is_available is_initialized init device_count current_device set_device get_device_name
         get_device_properties get_device_capability synchronize current_stream default_stream
-        set_stream stream
+        set_stream stream device device_of StreamContext get_arch_list can_device_access_peer
+        is_bf16_supported is_tf32_supported is_current_stream_capturing
     """,
     "memory": """
         memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_stats
         mem_get_info empty_cache reset_peak_memory_stats reset_accumulated_memory_stats
+        device_memory_used set_per_process_memory_fraction get_per_process_memory_fraction
+        host_memory_stats reset_peak_host_memory_stats reset_accumulated_host_memory_stats
+    """,
+    "snapshot": """
+        memory_snapshot memory_summary memory_stats_as_nested_dict _snapshot _dump_snapshot
     """,
     "random": """
         manual_seed manual_seed_all seed seed_all initial_seed get_rng_state set_rng_state
@@ -202,7 +212,7 @@ def _lazy_attribute(name: str) -> Any:
     """
     if name == "Scheduling":
         _load_compiler()
-    raise AttributeError(f"module 'torch.{NAME}' has no attribute {name!r}")
+    raise AttributeError(f"module 'torch.{NAME}' has no attribute {name!r}{reason(name)}")
 
 
 @cache

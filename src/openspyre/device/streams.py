@@ -11,6 +11,7 @@ from openspyre import _C
 from openspyre.settings import settings
 from openspyre.spec import SPYRE_CARD_V1
 
+ARCHITECTURE = "spyre-card-v1"
 Device = Union[int, str, torch.device, None]
 
 
@@ -38,6 +39,27 @@ class device:
 
     def __exit__(self, *raised: object) -> None:
         self.switch.__exit__(*raised)
+
+
+class device_of(device):
+    """Makes the device of a tensor the current one; a tensor elsewhere changes nothing."""
+
+    def __init__(self, obj: torch.Tensor) -> None:
+        super().__init__(obj.get_device() if obj.device.type == "spyre" else -1)
+
+
+class StreamContext:
+    """Makes a stream the current one inside a `with`; None changes nothing."""
+
+    def __init__(self, stream: torch.Stream | None) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> torch.Stream | None:
+        return self.stream.__enter__() if self.stream is not None else None
+
+    def __exit__(self, *raised: Any) -> None:
+        if self.stream is not None:
+            self.stream.__exit__(*raised)
 
 
 def is_available() -> bool:
@@ -78,28 +100,61 @@ def set_device(device: Device) -> None:
 
 def get_device_name(device: Device = None) -> str:
     """What the device is, for people."""
-    return f"Spyre software card {index_of(device)}"
+    return get_device_properties(device).name
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceProperties:
-    """What a card is: its name, its device memory in bytes, its cores."""
+    """What a card is: device memory and scratchpads in bytes, cores, clock in GHz."""
 
     name: str
     total_memory: int
     multi_processor_count: int
+    scratchpad_per_core: int
+    clock_ghz: float
 
 
 def get_device_properties(device: Device = None) -> DeviceProperties:
     """The properties of a device; opens its card."""
     index = index_of(device)
-    total = torch.accelerator.get_memory_info(index)[1]
-    return DeviceProperties(get_device_name(index), total, SPYRE_CARD_V1.cores)
+    return DeviceProperties(
+        name=f"Spyre software card {index}",
+        total_memory=torch.accelerator.get_memory_info(index)[1],
+        multi_processor_count=SPYRE_CARD_V1.cores,
+        scratchpad_per_core=SPYRE_CARD_V1.lx_bytes,
+        clock_ghz=SPYRE_CARD_V1.clock_ghz,
+    )
 
 
 def get_device_capability(device: Device = None) -> dict[str, Any]:
     """What the device can do, as torch.accelerator states it."""
     return dict(torch.accelerator.get_device_capability(index_of(device)))
+
+
+def get_arch_list() -> list[str]:
+    """The kinds of card that programs are compiled for."""
+    return [ARCHITECTURE]
+
+
+def can_device_access_peer(device: Device, peer_device: Device) -> bool:
+    """Whether copies between two cards need no detour: always, between two of this process."""
+    first, second = (get_device_properties(which) for which in (device, peer_device))
+    return first != second
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Whether bfloat16 runs on the card: yes."""
+    return True
+
+
+def is_tf32_supported() -> bool:
+    """Whether float32 products may be computed in TF32: no."""
+    return False
+
+
+def is_current_stream_capturing() -> bool:
+    """Whether launches are captured into a graph: never, there are none."""
+    return False
 
 
 def synchronize(device: Device = None) -> None:
@@ -122,6 +177,6 @@ def set_stream(stream: torch.Stream) -> None:
     torch.accelerator.set_stream(stream)
 
 
-def stream(stream: torch.Stream) -> torch.Stream:
-    """The stream as a context manager: `with torch.spyre.stream(s):`."""
-    return stream
+def stream(stream: torch.Stream | None) -> StreamContext:
+    """The stream as a context manager: `with torch.spyre.stream(s):`; None changes nothing."""
+    return StreamContext(stream)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from openspyre.frontend import composites
+from openspyre.frontend.late import after_import
 
 # Inductor settings for graphs that touch the card; the user's own options win over them.
 # Short reductions stay reductions instead of becoming chains of loads and adds. Convolutions choose
@@ -29,6 +30,14 @@ def activate() -> None:
     """Everything `torch.compile` needs before the first graph; called once, at autoload."""
     composites.register()
     install_compile_hook()
+    after_import("torch._dynamo.device_interface", _register_interface)
+
+
+def _register_interface() -> None:
+    """Dynamo's own registry has the devices of torch's tree only."""
+    from openspyre.frontend import interface
+
+    interface.register()
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What Dynamo and Inductor ask a device: its index, streams, properties, and guard texts."""
+"""What Dynamo and Inductor ask a device: its index, streams, properties. Loads no Inductor."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
-from torch._inductor.codegen.common import DeviceOpOverrides, register_device_op_overrides
 
+from openspyre.device.streams import ARCHITECTURE
 from openspyre.spec import SPYRE_CARD_V1
 
 NAME = "spyre"
@@ -85,7 +85,7 @@ class SpyreInterface(DeviceInterface):
 
     @staticmethod
     def get_compute_capability(device: Any = None) -> str:
-        return "spyre-card-v1"
+        return ARCHITECTURE
 
     @staticmethod
     def is_bf16_supported(including_emulation: bool = False) -> bool:
@@ -96,22 +96,6 @@ class SpyreInterface(DeviceInterface):
         return torch.accelerator.memory_allocated(device)
 
 
-class SpyreOpOverrides(DeviceOpOverrides):
-    """Texts of device calls in generated Python."""
-
-    def import_get_raw_stream_as(self, name: str) -> str:
-        return f"from openspyre.frontend.interface import raw_stream as {name}"
-
-    def set_device(self, device_idx: int) -> str:
-        return f"torch.accelerator.set_device_index({device_idx})"
-
-    def synchronize(self) -> str:
-        return "torch.accelerator.synchronize()"
-
-    def device_guard(self, device_idx: int) -> str:
-        return f"torch.accelerator.device_index({device_idx})"
-
-
 raw_stream = SpyreInterface.get_raw_stream
 
 
@@ -119,4 +103,3 @@ def register() -> None:
     register_interface_for_device(NAME, SpyreInterface)
     for index in range(torch.accelerator.device_count()):
         register_interface_for_device(f"{NAME}:{index}", SpyreInterface)
-    register_device_op_overrides(NAME, SpyreOpOverrides())

@@ -31,7 +31,7 @@ from torch._inductor.utils import get_fused_kernel_name, sympy_product
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
-from openspyre.frontend import foreign_dtypes, interface, lowerings
+from openspyre.frontend import ahead, device_calls, foreign_dtypes, lowerings
 from openspyre.frontend.importer import imported
 from openspyre.frontend.wrapper import SpyreWrapper
 from openspyre.ir.kernel import Kernel as Region
@@ -156,10 +156,11 @@ def _version() -> bytes:
 
 
 def _register() -> None:
-    interface.register()
+    device_calls.register()
     lowerings.register()
+    ahead.register()
     register_backend_for_device(
-        "spyre", SpyreScheduling, SpyreWrapper, device_custom_pass=LastPass()
+        "spyre", SpyreScheduling, SpyreWrapper, ahead.SpyreCppWrapper, device_custom_pass=LastPass()
     )
 
 

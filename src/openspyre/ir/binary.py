@@ -24,6 +24,9 @@ after the header, CRC-32 of them (as bytes), 0. Then, in this order:
                 2: Pt     lists batch, m, n, k, Places a, b, c, origin
                 3: Vec    list axes, list of Place, list of (list of Term, Value offset),
                           list of VecOp, list of VecOut, origin
+                4: Ring   list axes, Place source, Place target, list of Holding,
+                          cores, origin
+    Holding     list of Term, Value offset, Value extent, parts, stride, granule, Value step
     VecOp       code, dtype code, list args, number (float64 bits for a float class, else the
                 integer)
     VecOut      value, Place, reduce code (0: none, else ir/ops.py REDUCTIONS), scan
@@ -50,12 +53,14 @@ from openspyre.ir.program import (
     Calc,
     Copy,
     Given,
+    Holding,
     Indirect,
     Node,
     Origin,
     Place,
     Program,
     Pt,
+    Ring,
     Section,
     Slot,
     SlotDef,
@@ -69,7 +74,7 @@ from openspyre.ir.program import (
 )
 
 MAGIC = 0x4552595053  # "SPYRE"
-VERSION = 1
+VERSION = 2
 HEADER_WORDS = 5
 DTYPES: tuple[DType, ...] = tuple(DType)
 _CODE: Mapping[DType, int] = MappingProxyType({d: i for i, d in enumerate(DTYPES)})
@@ -224,6 +229,13 @@ class _Writer:
         self.value(indirect.size)
         self.words += (indirect.wrap, indirect.clamp)
 
+    def holding(self, held: Holding) -> None:
+        self.items(held.terms, self.term)
+        self.value(held.offset)
+        self.value(held.extent)
+        self.words += (held.parts, held.stride, held.granule)
+        self.value(held.step)
+
     def node(self, node: Node) -> None:
         match node:
             case TileLoop(axis, tile, body):
@@ -252,6 +264,13 @@ class _Writer:
                 self.items(node.ops, self.vec_op)
                 self.items(node.outputs, self.vec_out)
                 self.word(node.origin)
+            case Ring():
+                self.word(4)
+                self.items(node.axes, self.word)
+                self.place(node.source)
+                self.place(node.target)
+                self.items(node.held, self.holding)
+                self.words += (node.cores, node.origin)
             case _:
                 assert_never(node)
 
@@ -344,6 +363,17 @@ class _Reader:
             self.place(), self.value(), self.value(), bool(self.word()), bool(self.word())
         )
 
+    def holding(self) -> Holding:
+        return Holding(
+            self.items(self.term),
+            self.value(),
+            self.value(),
+            self.word(),
+            self.word(),
+            self.word(),
+            self.value(),
+        )
+
     def node(self) -> Node:
         match self.word():
             case 0:
@@ -368,6 +398,15 @@ class _Reader:
                     self.items(lambda: VecIndex(self.items(self.term), self.value())),
                     self.items(self.vec_op),
                     self.items(self.vec_out),
+                    self.word(),
+                )
+            case 4:
+                return Ring(
+                    self.items(self.word),
+                    self.place(),
+                    self.place(),
+                    self.items(self.holding),
+                    self.word(),
                     self.word(),
                 )
             case other:

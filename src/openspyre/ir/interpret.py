@@ -25,12 +25,14 @@ from openspyre.ir.program import (
     Calc,
     Copy,
     Given,
+    Holding,
     Indirect,
     Node,
     Origin,
     Place,
     Program,
     Pt,
+    Ring,
     Section,
     Slot,
     Term,
@@ -111,7 +113,7 @@ def interpret(
         for section in program.sections:
             cores = int(np.prod([axis.parts for axis in section.axes], dtype=int))
             for number in range(cores):
-                _Core(program, section, number, memory, lx[number], slots).run()
+                _Core(program, section, number, memory, lx, slots).run()
 
 
 def _computed(formula: tuple[tuple[Calc, int], ...], slots: Sequence[int]) -> int:
@@ -150,12 +152,13 @@ class _Core:
         section: Section,
         number: int,
         memory: Array,
-        lx: Array,
+        lx: Sequence[Array],
         slots: Sequence[int],
     ) -> None:
         self.program, self.section, self.number = program, section, number
-        self.memory, self.lx, self.slots = memory, lx, slots
-        self.ranges = [self.part(axis) for axis in section.axes]
+        self.memory, self.lx, self.slots = memory, lx[number], slots
+        self.everywhere = lx
+        self.ranges = [self.part(axis, number) for axis in section.axes]
         self.trips: list[int] = []
         self.written: dict[int, int] = {}  # the copy of a double buffer that was written last
 
@@ -163,10 +166,11 @@ class _Core:
         for node in self.section.body:
             self.node(node)
 
-    def part(self, axis: Axis) -> _Range:
+    def part(self, axis: Axis | Holding, core: int) -> _Range:
+        """What a core has of an axis, or holds of a dim that is spread like one."""
         extent = max(self.value(axis.extent), 0)
         granules = -(-extent // axis.granule)
-        p = self.number // axis.stride % axis.parts
+        p = core // axis.stride % axis.parts
         low, high = (min(q * granules // axis.parts * axis.granule, extent) for q in (p, p + 1))
         return _Range(low, high, low, high)
 
@@ -183,6 +187,8 @@ class _Core:
                 self.pt(node)
             case Vec():
                 self.vec(node)
+            case Ring():
+                self.ring(node)
             case _:
                 assert_never(node)
 
@@ -323,6 +329,33 @@ class _Core:
         shape = [self.ranges[a].end - self.ranges[a].start for a in vec.axes]
         for out in stored:
             self.output(out, vec.axes, np.broadcast_to(values[out.value], shape))
+
+    def ring(self, ring: Ring) -> None:
+        if self.empty(ring.axes):
+            return
+        target_memory, target = self.located(ring.target, ring.axes, writes=True)
+        source = self.sum_over(self.value(ring.source.base), ring.source.terms, ring.axes)
+        own = self.number % ring.cores
+        holder = np.full(source.shape, own)
+        for held in ring.held:
+            x = self.sum_over(self.value(held.offset), held.terms, ring.axes)
+            found = np.zeros(x.shape, bool)
+            for p in range(held.parts):
+                part = self.part(held, p * held.stride)
+                inside = (x >= part.low) & (x < part.high)
+                digit = own // held.stride % held.parts
+                holder[inside] += (p - digit) * held.stride
+                source[inside] += self.value(held.step) * (x[inside] - part.low)
+                found |= inside
+            if not found.all():
+                raise CardError("a move reads what no core holds")
+        buffer, size = self.program.buffers[ring.source.buffer], ring.source.dtype.bytes
+        if source.min() < 0 or source.max() + size > buffer.bytes:
+            raise CardError(f"an access outside of LX buffer {buffer.name}")
+        for core in np.unique(holder):
+            of = holder == core
+            values = self.raw(self.everywhere[core], source[of] + buffer.offset, size)
+            target_memory[target[of][:, None] + np.arange(size)] = values
 
     def kept(self, out: VecOut, axes: Sequence[int]) -> list[int]:
         """The axes that an output has: it stores nothing where one of them is empty."""

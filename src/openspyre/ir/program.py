@@ -6,21 +6,25 @@ array of int64 slots that the host computes before each launch (addresses, sizes
 scalars). A `Value` is therefore an int or a slot.
 
 Control. A program is a list of **sections**; all cores finish one before any starts the next (and
-device memory written in it is visible then). A section has **axes**: an extent, split over `parts`
-cores. Its body is a tree of tile loops and instructions. Inside `Loop(axis, tile)` the axis ranges
-over the current tile [start, start + len), len <= tile; outside of it, over the core's whole part
-[low, high). A core whose range of an axis that an instruction uses is empty skips the
-instruction. (A reduction over an axis that is empty still writes its neutral element, and a
-matmul with empty K writes zeros. A loop over an empty range makes one trip, for their sake.)
+what it wrote to device memory or left in LX is visible to others then). A section has **axes**: an
+extent, split over `parts` cores. Its body is a tree of tile loops and instructions. Inside
+`Loop(axis, tile)` the axis ranges over the current tile [start, start + len), len <= tile; outside
+of it, over the core's whole part [low, high). A core whose range of an axis that an instruction
+uses is empty skips the instruction. (A reduction over an axis that is empty still writes its
+neutral element, and a matmul with empty K writes zeros. A loop over an empty range makes one trip,
+for their sake.)
 
-Order. A core has four units: LOAD, STORE, PT, SFU. Each takes its instructions in the order of
-the (unrolled) body. Between units, order comes from LX **buffers** alone: every LX operand names
-its buffer; an instruction that reads a buffer waits for the last instruction that wrote it, and
-one that writes a buffer waits for the last that read or wrote it. A buffer with `slots` = 2 is
-double buffered: consecutive rewrites (by trip of the innermost loop around the writer) alternate
-between two copies, so the wait is for the reader before last. Buffers may share bytes: writing one
-also waits for the last reads and writes of those that overlap it. Execution in body order is
-always a legal order.
+Order. A core has five units: LOAD, STORE, PT, SFU, RING. Each takes its instructions in the order
+of the (unrolled) body. Between units, order comes from LX **buffers** alone: every LX operand names
+its buffer; an instruction that reads a buffer waits for the last instruction that wrote it, and one
+that writes a buffer waits for the last that read or wrote it. A buffer with `slots` = 2 is double
+buffered: consecutive rewrites (by trip of the innermost loop around the writer) alternate between
+two copies, so the wait is for the reader before last. Buffers may share bytes: writing one also
+waits for the last reads and writes of those that overlap it. Execution in body order is always a
+legal order.
+
+Between cores, order comes from sections alone. RING reads the LX of other cores as the section
+found it: what it reads was written in an earlier section, and nobody writes it in this one.
 
 A right program means the same in every legal order; `csrc/card/check.h` proves it. So a read
 through a buffer finds bytes that were last written through this buffer, in the slot written last,
@@ -246,7 +250,44 @@ class Vec:
     origin: int = -1
 
 
-Instr = Union[Copy, Pt, Vec]
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One dim along which the source of a `Ring` is spread over cores.
+
+    Point x = offset + sum(coefficient x absolute coordinate), 0 <= x < extent, lies in the part
+    that an `Axis` of this extent, parts and granule would give it, and its number is the digit of
+    the holder at `stride`. `step` (bytes) x (x - the part's low) is added to the source's place.
+    Terms' origins are ABSOLUTE, coefficients count points.
+    """
+
+    terms: tuple[Term, ...]
+    offset: Value
+    extent: Value
+    parts: int
+    stride: int
+    granule: int
+    step: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """RING: the element at every point of `axes` comes from the LX of the core that holds it.
+
+    Cores [0, cores) hold the source. The holder's number has the digits that `held` says; the
+    others are those of the reader's number modulo `cores`, so that what every core holds is read
+    at home. Both places are in LX and of one dtype; the source is a buffer of one slot, its terms'
+    origins are ABSOLUTE. Cores that read the same points of one holder share a message.
+    """
+
+    axes: tuple[int, ...]
+    source: Place
+    target: Place
+    held: tuple[Holding, ...]
+    cores: int
+    origin: int = -1
+
+
+Instr = Union[Copy, Pt, Vec, Ring]
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +299,7 @@ class TileLoop:
     body: tuple[Node, ...]
 
 
-Node = Union[TileLoop, Copy, Pt, Vec]
+Node = Union[TileLoop, Copy, Pt, Vec, Ring]
 
 
 @dataclass(frozen=True, slots=True)

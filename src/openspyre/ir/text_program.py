@@ -19,8 +19,11 @@
 
 A place is where:dtype{base + terms}, in bytes: `arg3`, `pool` or the buffer `#3`; a term is
 coefficient*axis with `.core` or `.tile` where it counts from the core's low or the tile's start.
-`%3` is a slot. Indentation is the nesting. An indirect place, a bound, an index value and an
-output have lines of their own under their instruction.
+`%3` is a slot. Indentation is the nesting. An indirect place, a bound, an index value, an output
+and a holding of a ring move have lines of their own under their instruction:
+
+        ring [a0] from #0:f16{0} to #1:f16{0 + 2*a0.core} cores 8 origin 0
+          held {0 + 1*a0} extent %1 parts 8 stride 1 granule 64 step 2
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ from openspyre.ir.program import (
     Place,
     Program,
     Pt,
+    Ring,
     Section,
     Slot,
     SlotDef,
@@ -131,6 +135,8 @@ def _nodes(nodes: Iterable[Node], indent: str) -> Iterator[str]:
                 yield from (indent + line for line in _pt(node))
             case Vec():
                 yield from (indent + line for line in _vec(node))
+            case Ring():
+                yield from (indent + line for line in _ring(node))
 
 
 def _copy(copy: Copy) -> Iterator[str]:
@@ -169,6 +175,17 @@ def _vec(vec: Vec) -> Iterator[str]:
         yield f"  v{number} {op.dtype.value} = {_op(op)}"
     for out in vec.outputs:
         yield f"  {_out(out)}"
+
+
+def _ring(ring: Ring) -> Iterator[str]:
+    places = f"from {_place(ring.source)} to {_place(ring.target)}"
+    yield f"ring {_axes(ring.axes)} {places} cores {ring.cores}{_from(ring.origin)}"
+    for held in ring.held:
+        yield (
+            f"  held {_sum(held.offset, held.terms)} extent {_value(held.extent)}"
+            f" parts {held.parts} stride {held.stride} granule {held.granule}"
+            f" step {_value(held.step)}"
+        )
 
 
 def _op(op: VecOp) -> str:

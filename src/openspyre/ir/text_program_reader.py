@@ -18,12 +18,14 @@ from openspyre.ir.program import (
     Calc,
     Copy,
     Given,
+    Holding,
     Indirect,
     Node,
     Origin,
     Place,
     Program,
     Pt,
+    Ring,
     Section,
     Slot,
     SlotDef,
@@ -67,6 +69,10 @@ _INDEX = re.compile(rf"index {_SUM}$")
 _OP = re.compile(r"v(\d+) (\w+) = (\w+)((?: v?-?\d+)*)(?: number (-?\d+))?$")
 _CONST = re.compile(r"v(\d+) (\w+) = const (\S+)$")
 _OUT = re.compile(rf"out v(\d+) {_PLACE}((?: \w+)*)$")
+_RING = re.compile(rf"ring \[([^\]]*)\] from {_PLACE} to {_PLACE} cores (\d+){_ORIGIN}$")
+_HELD = re.compile(
+    rf"held {_SUM} extent {_VALUE} parts (\d+) stride (\d+) granule (\d+) step {_VALUE}$"
+)
 _TERM = re.compile(rf"{_VALUE}\*a(\d+)(\.core|\.tile|)$")
 
 
@@ -218,7 +224,7 @@ class _Reader:
         node = Copy(_axes(axes), source, target, add=add is not None, origin=_origin(origin))
         self.add(node, indent)
 
-    def last(self, kind: type[Copy] | type[Pt] | type[Vec]) -> Node:
+    def last(self, kind: type[Copy] | type[Pt] | type[Vec] | type[Ring]) -> Node:
         node = self.blocks[-1].nodes[-1] if self.blocks and self.blocks[-1].nodes else None
         if not isinstance(node, kind):
             raise InvalidProgram(f"this line belongs to a {kind.__name__.lower()} before it")
@@ -243,6 +249,22 @@ class _Reader:
             case Copy() as copy:
                 bound = Bound(terms, offset, _value(size))
                 self.change(replace(copy, bounds=(*copy.bounds, bound)))
+
+    def read_ring(self, line: str, indent: int) -> None:
+        axes, *places, cores, origin = _matched(_RING, line)
+        source, target = _place(places[:5]), _place(places[5:])
+        self.add(Ring(_axes(axes), source, target, (), int(cores), _origin(origin)), indent)
+
+    def read_held(self, line: str, indent: int) -> None:
+        total, extent, parts, stride, granule, step = _matched(_HELD, line)
+        offset, terms = _sum(total)
+        match self.last(Ring):
+            case Ring() as ring:
+                held = Holding(
+                    terms, offset, _value(extent), int(parts), int(stride), int(granule),
+                    _value(step),
+                )  # fmt: skip
+                self.change(replace(ring, held=(*ring.held, held)))
 
     def read_pt(self, line: str, indent: int) -> None:
         *axes, origin = _matched(_PT, line)

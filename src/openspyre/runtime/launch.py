@@ -30,6 +30,7 @@ __all__ = [
     "kernels",
     "load_kernel",
     "refused_sizes",
+    "variant_for",
 ]
 
 _lock = threading.Lock()
@@ -75,6 +76,15 @@ def refused_sizes(text: str) -> tuple[tuple[int, ...], ...]:
 
 
 Variant = tuple[bytes, tuple[int, ...], tuple[int, ...]]
+
+
+def variant_for(region: Region, sizes: tuple[int, ...]) -> Variant:
+    """The program for the class of `sizes`, with its lowest and its highest sizes.
+
+    Raises:
+        Unsupported: the card cannot run the kernel at these sizes.
+    """
+    return _Programs(region)(sizes)
 
 
 class _Programs:

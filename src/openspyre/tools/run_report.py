@@ -40,7 +40,7 @@ SHOWN_TIMELINES = 12
 """Kernels with most card time get a timeline and LX; the others only numbers."""
 SHOWN_SPANS = 4000
 _SUMS = (
-    *("cycles", "bound_p_cycles", "pt_busy", "sfu_busy", "load_busy", "store_busy"),
+    *("cycles", "bound_p_cycles", "pt_busy", "sfu_busy", "load_busy", "store_busy", "ring_busy"),
     *("device_read_bytes", "device_write_bytes", "ring_bytes", "flop", "sfu_ops", "instructions"),
 )
 
