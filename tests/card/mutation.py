@@ -5,11 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from openspyre.card.native import Span
 from openspyre.compiler.emit import emit
 from openspyre.compiler.pipeline import compile_kernel
 from openspyre.compiler.residency import place
@@ -42,21 +41,20 @@ _MOVED = 1000  # mutants that move things, of one program; more are taken at ran
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A program to mutate, and the kernel and sizes that it is for."""
+    """A program to mutate, the kernel that it is for, and the sizes that it is checked at."""
 
     name: str
     program: Program
     kernel: Kernel
-    sizes: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def spans(self) -> list[Span]:
-        return checked_spans(self.kernel, self.sizes)
+    sizes: tuple[Mapping[str, int], ...] = ({},)
 
     def refused(self, mutant: Program) -> bool:
-        """Whether the decoder or the checker refuses a mutant."""
+        """Whether the decoder or the checker refuses a mutant, as it would when it is compiled."""
+        return any(self.refused_at(mutant, sizes) for sizes in self.sizes)
+
+    def refused_at(self, mutant: Program, sizes: Mapping[str, int]) -> bool:
         try:
-            return problem(mutant, self.spans, list(self.sizes.values())) != ""
+            return problem(mutant, checked_spans(self.kernel, sizes), list(sizes.values())) != ""
         except (InvalidProgram, CardError):
             return True
 
@@ -144,7 +142,7 @@ class Job:
 def scored(job: Job) -> Score:
     """Mutates a program."""
     case = case_named(job.case)
-    original = _original(job.case)
+    originals = _originals(job.case)
     choice = random.Random(job.case)
     found = Score()
     taken = 0
@@ -153,23 +151,23 @@ def scored(job: Job) -> Score:
         share = job.whole if mutant.kind in WHOLE else job.moved
         if choice.random() < share:
             if taken % job.of == job.part:
-                _judge(case, mutant, original, found)
+                _judge(case, mutant, originals, found)
             taken += 1
     return found
 
 
-def _judge(case: Case, mutant: Mutant, original: Original, found: Score) -> None:
+def _judge(case: Case, mutant: Mutant, originals: Sequence[Original], found: Score) -> None:
     kind, program = mutant.kind, mutant.program
     found.mutants[kind] += 1
     refused = case.refused(program)
     asked = not refused or kind in WHOLE
-    if asked and original.means(program, thorough=not refused):
+    if asked and all(one.means(program, thorough=not refused) for one in originals):
         found.excluded[kind] += 1
         found.accepted[kind] += not refused
     elif refused:
         found.refused[kind] += 1
     else:
-        why = hazard(program, case.kernel, case.sizes)
+        why = next(filter(None, (hazard(program, case.kernel, s) for s in case.sizes)), "")
         found.missed.append(Miss(case.name, kind, mutant.what, why))
 
 
@@ -209,7 +207,7 @@ def case_named(name: str) -> Case:
     if name in REGIONS:
         kernel = load_region(name)
         program = compile_kernel(kernel, replace(SPYRE_CARD_V1, cores=2))
-        return Case(name, program, kernel, checked_sizes(kernel.limits)[0])
+        return Case(name, program, kernel, checked_sizes(kernel.limits))
     text, _, number = name.rpartition(", plan ")
     kernel = parse_kernel("kernel k\n" + ALL[text])
     plan = replanned(kernel, int(number) - 1) if int(number) else kernel
@@ -218,6 +216,7 @@ def case_named(name: str) -> Case:
 
 
 @lru_cache(maxsize=2)
-def _original(name: str) -> Original:
+def _originals(name: str) -> list[Original]:
+    """One for every size."""
     case = case_named(name)
-    return Original(case.program, case.kernel, case.sizes)
+    return [Original(case.program, case.kernel, sizes) for sizes in case.sizes]
