@@ -13,8 +13,10 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
 from openspyre.ci.capability import Row, State
+from openspyre.errors import SpyreError
 
 Pair = tuple[str, str]
+_START_SECONDS = 600.0  # a worker imports a lot
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,32 +83,43 @@ class _Worker:
         process = self._running()
         assert process.stdin is not None
         job = {"op": op, "pairs": pairs, "samples": self._plan.samples}
-        current = pairs[0]
+        current: Pair | None = None
         try:
             process.stdin.write(json.dumps(job) + "\n")
             process.stdin.flush()
-            while "done" not in (answer := self._answer(process)):
+            while "done" not in (answer := self._answer(process, self._plan.seconds)):
                 if "begin" in answer:
                     variant, dtype = answer["begin"]
                     current = variant, dtype
                 else:
                     state, reason = answer["verdict"]
+                    assert current is not None
                     yield *current, State(state), reason
+                    current = None
         except _Gone as gone:
             self.stop()
-            yield *current, State.RAISED, str(gone)
+            if current is not None:
+                yield *current, State.RAISED, str(gone)
         except BrokenPipeError:
             self.stop()
 
     def _running(self) -> subprocess.Popen[str]:
-        if self._process is None or self._process.poll() is not None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "openspyre.ci.op_worker", self._plan.source],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            )  # fmt: skip
-        return self._process
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        command = [sys.executable, "-m", "openspyre.ci.op_worker", self._plan.source]
+        started = self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        try:
+            self._answer(started, _START_SECONDS)
+        except _Gone as gone:
+            raise SpyreError(
+                "a worker process does not start", why=str(gone), hint=f"run {' '.join(command)}"
+            ) from None
+        return started
 
-    def _answer(self, process: subprocess.Popen[str]) -> dict[str, list[str]]:
+    def _answer(self, process: subprocess.Popen[str], seconds: float) -> dict[str, list[str]]:
         assert process.stdout is not None
         late = threading.Event()
 
@@ -114,7 +127,7 @@ class _Worker:
             late.set()
             process.kill()
 
-        watch = threading.Timer(self._plan.seconds, end)
+        watch = threading.Timer(seconds, end)
         watch.start()
         try:
             line = process.stdout.readline()
@@ -124,7 +137,7 @@ class _Worker:
             found: dict[str, list[str]] = json.loads(line)
             return found
         if late.is_set():
-            raise _Gone(f"it did not end within {self._plan.seconds:g} s")
+            raise _Gone(f"it did not end within {seconds:g} s")
         code = process.wait()
         raise _Gone(
             f"the process died of {signal.Signals(-code).name}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +63,9 @@ def _tried_sample(info: Any, variant: str, dtype: str, sample: Any) -> Verdict:
             manual_seed(0)
             arguments = placed(arguments_of(sample), "spyre")
             _C.reset_fallbacks()
-            got = _run(ours, arguments)
+            # What makes a tensor of numbers alone makes it where tensors are made by default.
+            with torch.device("spyre") if info.is_factory_function else nullcontext():
+                got = _run(ours, arguments)
             torch.accelerator.synchronize()
             reasons = _C.fallback_reasons()
             return _judged(info, dtype, call, sample, got, expected) or _fallen(reasons)

@@ -1,8 +1,8 @@
 """A process that tries ops, one job a line: a crash or a hang costs one pair, not the run.
 
-Reads {"op", "pairs", "samples"} from its input; writes {"begin"} before a pair, {"verdict"} behind
-it and {"done"} behind a job to what was its output, which the libraries' own printing does not
-reach.
+Reads {"op", "pairs", "samples"} from its input. Writes {"ready"}, {"begin"} before a pair,
+{"verdict"} behind it and {"done"} behind a job to what was its output, which the libraries' own
+printing does not reach.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ def main(source: str) -> None:
     openspyre.require()
     torch.set_num_threads(1)
     infos = entries(source)
+    print(json.dumps({"ready": source}), file=answers)
     for line in sys.stdin:
         _work(infos, json.loads(line), answers)
 
