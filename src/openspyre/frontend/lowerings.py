@@ -7,6 +7,7 @@ that the card cannot evaluate become calls through the dispatcher, counted as fa
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -36,7 +37,7 @@ FALLBACKS = (
     "aten.special_bessel_y0 aten.special_bessel_y1 aten.special_modified_bessel_i0 "
     "aten.special_modified_bessel_i1 aten.special_modified_bessel_k0 "
     "aten.special_modified_bessel_k1 aten.nextafter aten.frexp.Tensor "
-    "aten.logcumsumexp aten.view.dtype "
+    "aten.logcumsumexp aten.view.dtype aten.fractional_max_pool2d aten.fractional_max_pool3d "
     "aten._assert_async.msg aten._functional_assert_async.msg"
 )
 
@@ -64,6 +65,7 @@ def register() -> None:
         (aten.searchsorted.Tensor, sorting.searchsorted),
         (aten.bucketize.Tensor, sorting.bucketize),
         (aten.histc.default, sorting.histc),
+        (aten.var_mean.correction, var_mean),
         (aten.div.Tensor_mode, divided),
         (aten.div.Scalar_mode, divided),
     ):
@@ -97,6 +99,19 @@ def divided(a: Box, b: Any, *, rounding_mode: str | None = None) -> Box:
     kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
     operands, _ = transform_args([a, b], {}, True, kind, False)
     return make_pointwise(lambda x, y: ops.floordiv(x, y))(*operands)
+
+
+def var_mean(x: Box, axis: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    """The mean of nothing is NaN; stock makes it 0."""
+    places = range(len(x.get_size())) if axis is None or axis == [] else axis
+    extents = [x.get_size()[place] for place in places]
+    if not on_card(x) or not any(V.graph.sizevars.statically_known_equals(e, 0) for e in extents):
+        return None
+    mean = lowerings[aten.mean](x, axis, keepdim=keepdim)
+    nothing = lowerings[aten.full](
+        mean.get_size(), math.nan, dtype=x.get_dtype(), device=x.get_device()
+    )
+    return nothing, mean
 
 
 def called(op: Any, *args: Any, **kwargs: Any) -> Any:

@@ -224,8 +224,26 @@ def _traced(
             raise NotOneKernel(f"it computes with the size {symbol}, which no tensor has")
     if any(symbol not in sizes.sources for symbol in sizes.exact()):
         raise NotOneKernel("its lowering depends on the value of a number")
-    exact = _known_sizes(sizes, inputs, outputs)
+    exact = _known_sizes(sizes, inputs, outputs, _behind_ones(kernel, tensors, outputs))
+    values = dict(exact)
+    fixed = {s: (values[o],) * 2 for s, o in sizes.sources.items() if o in values}
+    limits = {s: fixed.get(s, limit) for s, limit in kernel.limits.items()}
+    kernel = replace(kernel, limits=limits)
     return Lowered(kernel, sources, tensors, dict(sizes.sources), exact)
+
+
+def _behind_ones(
+    kernel: Kernel, tensors: Mapping[str, tuple[int, Form]], outputs: Sequence[Form]
+) -> frozenset[str]:
+    """The symbols that make a size of a result 1, which is part of the pattern: that size has
+    no stride of its own."""
+    found: set[str] = set()
+    for name, (_, form) in tensors.items():
+        if any(form is output for output in outputs):
+            for dim, size in enumerate(form.sizes):
+                if size == 1:
+                    found |= kernel.tensors[name].shape[dim].names
+    return frozenset(found)
 
 
 def _with_own_temporaries(kernel: Kernel, sources: Mapping[str, Source]) -> Kernel:
@@ -239,11 +257,15 @@ def _with_own_temporaries(kernel: Kernel, sources: Mapping[str, Source]) -> Kern
 
 
 def _known_sizes(
-    sizes: Sizes, inputs: Inputs, outputs: Sequence[Form]
+    sizes: Sizes,
+    inputs: Inputs,
+    outputs: Sequence[Form],
+    also: frozenset[str] = frozenset(),
 ) -> tuple[tuple[SizeSource, int], ...]:
     """The sizes that lowering looked at, with their values."""
     asked = Asked.of(inputs, outputs)
-    sources = (sizes.sources[s] for s in sizes.exact() if s in sizes.sources)
+    known = sorted({*sizes.exact(), *also})
+    sources = (sizes.sources[s] for s in known if s in sizes.sources)
     return tuple((source, asked.size(source)) for source in sources)
 
 
