@@ -45,7 +45,7 @@ FALLBACKS = (
 @functools.cache
 def register() -> None:
     """Put the lowerings into Inductor's tables; graphs of other devices keep the stock ones."""
-    from openspyre.frontend import composite_nests, convolution, scaled_matmul, sorting
+    from openspyre.frontend import composite_nests, convolution, running, scaled_matmul, sorting
 
     for op, lowering in (
         (aten.mm.default, mm),
@@ -65,6 +65,10 @@ def register() -> None:
         (aten.searchsorted.Tensor, sorting.searchsorted),
         (aten.bucketize.Tensor, sorting.bucketize),
         (aten.histc.default, sorting.histc),
+        (aten.cummax.default, running.cummax),
+        (aten.cummin.default, running.cummin),
+        (aten.nanmedian.dim, sorting.nanmedian),
+        (aten.nanmedian.default, sorting.nanmedian_of_all),
         (aten.var_mean.correction, var_mean),
         (aten.div.Tensor_mode, divided),
         (aten.div.Scalar_mode, divided),

@@ -70,12 +70,32 @@ def kthvalue(x: Box, k: Any, dim: int = -1, keepdim: bool = False) -> Any:
 
 def median(x: Box, dim: int, keepdim: bool = False) -> Any:
     """aten.median.dim: the lower median, or the first NaN."""
+
+    def target(n: Any, nans: Any) -> Any:
+        first = ops.sub(ops.index_expr(n, I32), nans)
+        middle = ops.index_expr(FloorDiv(n - 1, 2), I32)
+        return ops.where(ops.gt(nans, ops.constant(0, I32)), first, middle)
+
+    return _median(x, dim, keepdim, target)
+
+
+def nanmedian(x: Box, dim: int, keepdim: bool = False) -> Any:
+    """aten.nanmedian.dim: the lower median of the numbers; NaN where a row has none."""
+
+    def target(n: Any, nans: Any) -> Any:
+        last = ops.sub(ops.index_expr(n - 1, I32), nans)
+        return ops.truncdiv(last, ops.constant(2, I32))
+
+    return _median(x, dim, keepdim, target)
+
+
+def _median(x: Box, dim: int, keepdim: bool, target: Callable[[Any, Any], Any]) -> Any:
+    """The element of a rank that depends on the length of the row and how many NaN are in it."""
     if not ours.on_card(x):
         return None
     n = x.get_size()[dim] if x.get_size() else sympy.S.One
-    middle = FloorDiv(n - 1, 2)
     if not x.get_dtype().is_floating_point or not x.get_size():
-        return _ranked(x, dim, keepdim, lambda _: ops.index_expr(middle, I32))
+        return _ranked(x, dim, keepdim, lambda _: target(n, ops.constant(0, I32)))
     dim %= len(x.get_size())
     x.realize()
     load = x.make_loader()
@@ -86,17 +106,21 @@ def median(x: Box, dim: int, keepdim: bool = False) -> Any:
     rows = [s for d, s in enumerate(x.get_size()) if d != dim]
     numbers = _sum(x, I32, rows, [n], lambda i, r: is_nan(_inserted(i, dim), r)).make_loader()
 
-    def target(index: Index) -> Any:
-        count = numbers([i for d, i in enumerate(index) if d != dim])
-        first = ops.sub(ops.index_expr(n, I32), count)
-        return ops.where(ops.gt(count, ops.constant(0, I32)), first, ops.index_expr(middle, I32))
+    def wanted(index: Index) -> Any:
+        return target(n, numbers([i for d, i in enumerate(index) if d != dim]))
 
-    return _ranked(x, dim, keepdim, target)
+    return _ranked(x, dim, keepdim, wanted)
 
 
 def median_of_all(x: Box) -> Any:
     """aten.median.default."""
     found = median(lowerings[aten.view](x, [-1]), 0) if ours.on_card(x) else None
+    return None if found is None else found[0]
+
+
+def nanmedian_of_all(x: Box) -> Any:
+    """aten.nanmedian.default."""
+    found = nanmedian(lowerings[aten.view](x, [-1]), 0) if ours.on_card(x) else None
     return None if found is None else found[0]
 
 
