@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,12 +23,12 @@ from openspyre.device.random import manual_seed
 
 # Their values mean nothing.
 _UNINITIALISED = re.compile(r"(new_)?empty(_like|_strided|_permuted)?|resize_(as_)?")
-# How many results of an op are the same on all devices: batch norm's own decomposition says of what
-# it saves "CPU and CUDA give different shapes".
-_BY_DEVICE = {"native_batch_norm": 1}
+# How many results of an op are the same on all devices. PyTorch's own decompositions give what
+# these save another shape ("CPU and CUDA give different shapes") and dtype on the CPU.
+_BY_DEVICE = {"native_batch_norm": 1, "_batch_norm_with_update": 1, "native_layer_norm": 1}
 # PyTorch wants all tensors but the first on the host, on any device.
 _OF_HOST = frozenset({"tensor_split"})
-_OTHER_SEEDS = range(1, 9)
+_OTHER_SEEDS = range(9)
 _RUNS = 100  # of a random op, to tell its distribution
 _ELEMENTS = 20_000  # of its results are enough
 
@@ -97,25 +98,28 @@ def _judged(
     if said:
         return Verdict(State.WRONG, said)
     got, expected = (without_choices(info.name, sample, r) for r in (got, expected))
-    said = values_problem(got, expected, lambda: _on_cpu(call, sample, widened(dtype)))
-    if said and _is_random(call, sample, expected):
+    wide = partial(_on_cpu, call, sample, widened(dtype))
+    said = values_problem(got, expected, lambda: _comparable(info, wide()))
+    if said and _is_random(call, sample):
         said = _random_problem(info, call, sample, expected)
     return Verdict(State.WRONG, said) if said else None
 
 
 def _comparable(info: Any, result: Any) -> Any:
     """A result without what PyTorch defines otherwise for devices than for the CPU."""
+    if result is None:
+        return None
     outputs, arguments = result
     first = _BY_DEVICE.get(info.name)
-    return outputs if first is None else outputs[:first], (
-        [] if info.name in _OF_HOST else arguments
-    )
+    if first is not None:
+        outputs = [o[:first] for o in outputs] if isinstance(outputs, list) else outputs[:first]
+    return outputs, ([] if info.name in _OF_HOST else arguments)
 
 
-def _is_random(call: Call, sample: Any, expected: Any) -> bool:
+def _is_random(call: Call, sample: Any) -> bool:
     """Whether the CPU does not repeat itself either."""
-    others = (_on_cpu(call, sample, seed=seed) for seed in _OTHER_SEEDS)
-    return any(values_problem(other, expected, lambda: None) for other in others)
+    one, *others = (_on_cpu(call, sample, seed=seed) for seed in _OTHER_SEEDS)
+    return any(values_problem(other, one, lambda: None) for other in others)
 
 
 def _random_problem(info: Any, call: Call, sample: Any, expected: Any) -> str:
@@ -218,6 +222,9 @@ def _into_given(info: Any) -> Call:
             out = [made(t) for t in forms]
             given = out[0] if single else tuple(out)
             info(arguments[0], *arguments[1], out=given, **arguments[2])
+            if out[0].is_cpu:  # where the CPU writes nonsense behind strides, its result is right
+                for written, right in zip(out, forms, strict=True):
+                    written.copy_(right)
             results.append(out)
         return results
 

@@ -56,7 +56,7 @@ def _highest(dtype: torch.dtype) -> Any:
     return True if dtype == torch.bool else torch.iinfo(dtype).max
 
 
-# --- sums of products, distances ----------------------------------------------------------------
+# --- sums of products, distances, gradients -------------------------------------------------------
 
 
 def addbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
@@ -79,6 +79,10 @@ def _distance(difference: Tensor, p: float) -> Tensor:
     if p == math.inf:
         return size.amax(-1) if size.shape[-1] else size.sum(-1)
     return size.pow(p).sum(-1).pow(1 / p)
+
+
+def hardshrink_backward(grad: Tensor, x: Tensor, lambd: float) -> Tensor:
+    return torch.where((x >= -lambd) & (x <= lambd), 0.0, grad)
 
 
 # --- pooling --------------------------------------------------------------------------------------
@@ -211,6 +215,8 @@ def take(x: Tensor, index: Tensor) -> Any:
 OWN: Mapping[Any, Decomposition] = MappingProxyType(
     {
         aten.addbmm.default: addbmm,
+        aten.hardshrink_backward.default: hardshrink_backward,
+        aten.softshrink_backward.default: hardshrink_backward,
         aten._cdist_forward.default: cdist_forward,
         aten._adaptive_avg_pool3d.default: adaptive_avg_pool3d,
         aten.adaptive_max_pool3d.default: adaptive_max_pool3d,

@@ -141,7 +141,9 @@ def functional(op: OpOverload) -> OpOverload | None:
         candidate = getattr(packet, other)
         if candidate._schema.is_mutable or any(r.alias_info for r in candidate._schema.returns):
             continue
-        if [(a.name, str(a.type)) for a in candidate._schema.arguments][: len(wanted)] == wanted:
+        given = [(a.name, str(a.type)) for a in candidate._schema.arguments]
+        left = candidate._schema.arguments[len(wanted) :]
+        if given[: len(wanted)] == wanted and all(a.has_default_value() for a in left):
             found: OpOverload = candidate
             return found
     return None

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import sympy
 import torch
 from torch._inductor import ir
+from torch._inductor.codegen.common import pointwise_overrides_data
 from torch._inductor.lowering import (
     fallback_handler,
     lowerings,
@@ -25,19 +26,17 @@ from torch._inductor.lowering import (
 from torch._inductor.virtualized import V, ops
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
 
+from openspyre.frontend.functions import FUNCTIONS
+
 aten, prims = torch.ops.aten, torch.ops.prims
 Box = Any  # Inductor's TensorBox
 Factors = Callable[[Sequence[Any], Sequence[Any]], tuple[Any, Any]]
 
-# Scalar functions outside the op table, scans that are not sums, assertions.
+# Scans that are not sums, lookups that reach past what Inductor knows of them, assertions, and
+# functions of one number; those outside the op table are found by `_without_row`.
 FALLBACKS = (
-    "aten.lgamma aten.digamma aten.polygamma aten.erfinv aten.igamma aten.igammac aten.i0 "
-    "aten.special_i0e aten.special_i1 aten.special_i1e aten.special_ndtri aten.special_log_ndtr "
-    "aten.special_erfcx aten.special_zeta aten.special_bessel_j0 aten.special_bessel_j1 "
-    "aten.special_bessel_y0 aten.special_bessel_y1 aten.special_modified_bessel_i0 "
-    "aten.special_modified_bessel_i1 aten.special_modified_bessel_k0 "
-    "aten.special_modified_bessel_k1 aten.nextafter aten.frexp.Tensor "
-    "aten.logcumsumexp aten.view.dtype aten.fractional_max_pool2d aten.fractional_max_pool3d "
+    "aten.lgamma aten.erfinv aten.nextafter aten.frexp.Tensor aten.logcumsumexp aten.view.dtype "
+    "aten.fractional_max_pool2d aten.fractional_max_pool3d "
     "aten._assert_async.msg aten._functional_assert_async.msg"
 )
 
@@ -69,12 +68,15 @@ def register() -> None:
         (aten.cummin.default, running.cummin),
         (aten.nanmedian.dim, sorting.nanmedian),
         (aten.nanmedian.default, sorting.nanmedian_of_all),
+        (aten.mode.default, sorting.mode),
+        (aten.avg_pool2d_backward.default, functools.partial(averaged_backward, 2)),
+        (aten.avg_pool3d_backward.default, functools.partial(averaged_backward, 3)),
         (aten.var_mean.correction, var_mean),
         (aten.div.Tensor_mode, divided),
         (aten.div.Scalar_mode, divided),
     ):
         user_lowerings[op] = lowering
-    for op in _overloads(FALLBACKS):
+    for op in (*_overloads(FALLBACKS), *_without_row()):
         user_lowerings[op] = functools.partial(called, op)
     own = torch.ops.spyre
     register_lowering(own.linear.default, type_promotion_kind=None)(composite_nests.linear)
@@ -89,6 +91,18 @@ def _overloads(names: str) -> list[Any]:
         holder = getattr(getattr(torch.ops, space), packet)
         found.append(getattr(holder, overload[0] if overload else "default"))
     return found
+
+
+def _without_row() -> Iterator[Any]:
+    """The ops of Inductor's scalar functions that the card has neither a row for nor composes."""
+    for name, facts in pointwise_overrides_data.items():
+        packet = getattr(aten, facts.name, None)
+        if name in FUNCTIONS or packet is None:
+            continue
+        for overload in packet.overloads():
+            op = getattr(packet, overload)
+            if not op._schema.is_mutable:
+                yield op
 
 
 def on_card(*boxes: Any) -> bool:
@@ -116,6 +130,15 @@ def var_mean(x: Box, axis: Any = None, *, correction: Any = None, keepdim: bool 
         mean.get_size(), math.nan, dtype=x.get_dtype(), device=x.get_device()
     )
     return nothing, mean
+
+
+def averaged_backward(dims: int, *args: Any) -> Any:
+    """The last windows of pooling with ceil_mode may be short; stock divides by whole ones."""
+    *_, ceil_mode, _, divisor = args
+    if not ceil_mode or divisor is not None:
+        return None
+    op = aten.avg_pool2d_backward if dims == 2 else aten.avg_pool3d_backward
+    return called(op.default, *args)
 
 
 def called(op: Any, *args: Any, **kwargs: Any) -> Any:

@@ -40,6 +40,8 @@ from openspyre.ir.text import print_kernel
 
 aten = torch.ops.aten
 
+# How PyTorch begins what it raises for ops whose shape rules are not written for symbols.
+_NO_SYMBOLS = "TensorIterator does not support symbolic shapes"
 _STRIDES = (2, 2**40)  # what a stride may be: one program serves them all
 # What PyTorch raises for an op that it cannot trace with fake tensors, or lower.
 _NOT_LOWERED = (
@@ -278,6 +280,10 @@ def _what_inductor_does_not_know() -> Iterator[None]:
         if (own := _own_error(error)) is not None:
             raise own from None
         raise NotOneKernel(f"Inductor cannot lower it: {_first_line(error)}") from error
+    except RuntimeError as error:
+        if _NO_SYMBOLS not in str(error):
+            raise
+        raise NotOneKernel("PyTorch's own shape rule of it takes numbers only") from error
 
 
 def _own_error(error: BaseException | None) -> SpyreError | BrokenInvariant | NotOneKernel | None:

@@ -124,6 +124,48 @@ def nanmedian_of_all(x: Box) -> Any:
     return None if found is None else found[0]
 
 
+def mode(x: Box, dim: int = -1, keepdim: bool = False) -> Any:
+    """aten.mode: the least of the values that occur most often, and the last place of it."""
+    if not ours.on_card(x):
+        return None
+    if not x.get_size():
+        return _only(x)
+    dim %= len(x.get_size())
+    n = x.get_size()[dim]
+    if not _at_most(n, LONGEST):
+        return None
+    x.realize()
+    load, size = x.make_loader(), x.get_size()
+    shape = [sympy.S.One if d == dim else s for d, s in enumerate(size)]
+    rank = _ranks(x, dim, descending=False)
+
+    def alike(index: Index, r: Index) -> Any:
+        itself = ops.eq(ops.index_expr(r[0], I32), ops.index_expr(index[dim], I32))
+        found = ops.eq(load(index), load(_with(index, dim, r[0])))
+        return ops.to_dtype(ops.or_(found, itself), I32)  # NaN is like nothing but itself
+
+    count = _sum(x, I32, size, [n], alike).make_loader()
+
+    def worth(index: Index, r: Index) -> Any:
+        """Larger for more frequent values, then for earlier ones, then for later places."""
+        at = _with(index, dim, r[0])
+        length, frequent = ops.index_expr(n, I64), ops.to_dtype(count(at), I64)
+        # The place among equal ones: elements of lower rank are less, or equal and before.
+        return ops.sub(ops.mul(frequent, length), ops.to_dtype(rank(at), I64))
+
+    best = _reduced(x, I64, shape, [n], worth, "max").make_loader()
+    # That is the first of the values in question; the last of them lies one less than its count on.
+
+    def target(index: Index) -> Any:
+        length = ops.index_expr(n, I64)
+        frequent = ops.floordiv(ops.add(best(index), ops.sub(length, ops.constant(1, I64))), length)
+        first = ops.sub(ops.mul(frequent, length), best(index))
+        last = ops.add(first, ops.sub(frequent, ops.constant(1, I64)))
+        return ops.to_dtype(last, I32)
+
+    return _ranked(x, dim, keepdim, target)
+
+
 def searchsorted(
     sequence: Box,
     values: Box,
@@ -312,9 +354,20 @@ def _sum(
     reduced: Sequence[Any],
     inner: Callable[[Index, Index], Any],
 ) -> Box:
+    return _reduced(like, dtype, ranges, reduced, inner, "sum")
+
+
+def _reduced(
+    like: Box,
+    dtype: torch.dtype,
+    ranges: Sequence[Any],
+    reduced: Sequence[Any],
+    inner: Callable[[Index, Index], Any],
+    kind: Any,
+) -> Box:
     total: Any = ir.Reduction.create(
         device=like.get_device(), dst_dtype=dtype, src_dtype=dtype, inner_fn=inner,
-        ranges=list(ranges), reduction_ranges=list(reduced), reduction_type="sum",
+        ranges=list(ranges), reduction_ranges=list(reduced), reduction_type=kind,
     )  # fmt: skip
     total.realize()
     return total
