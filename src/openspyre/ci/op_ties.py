@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
 
 # By op: the position of `dim` among the arguments behind the input, and its default.
-_CHOOSES = {"sort": (0, -1), "argsort": (0, -1), "topk": (1, -1)}
+_CHOOSES: Mapping[str, tuple[int, int | None]] = {
+    "sort": (0, -1), "argsort": (0, -1), "topk": (1, -1), "kthvalue": (1, -1), "mode": (0, -1),
+    "median": (0, None), "nanmedian": (0, None),
+}  # fmt: skip
 # Their results have singular vectors as columns.
 _SIGNED = frozenset({"pca_lowrank", "svd_lowrank"})
 
@@ -28,22 +32,29 @@ def without_choices(name: str, sample: Any, result: Any) -> Any:
     arguments = (*sample.args, *[None] * 3)
     given = sample.kwargs.get("dim", arguments[position])
     dim = default if given is None else given
+    if dim is None or sample.input.dim() == 0:
+        return result
 
     def element(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor) or leaf.dtype != torch.int64 or leaf.dim() == 0:
+        if not isinstance(leaf, torch.Tensor) or leaf.dtype != torch.int64:
             return leaf
-        here = leaf.cpu()
-        ordered = here.sort(dim).values
-        if ((here < 0) | (here >= sample.input.shape[dim])).any() or (
-            ordered.diff(dim=dim) == 0
-        ).any():
+        here = leaf.cpu() if leaf.dim() == sample.input.dim() else leaf.cpu().unsqueeze(dim)
+        repeats = (here.sort(dim).values.diff(dim=dim) == 0).any()
+        if repeats or ((here < 0) | (here >= sample.input.shape[dim])).any():
             return leaf
-        return sample.input.detach().gather(dim, here).to(leaf.device)
+        return sample.input.detach().gather(dim, here).reshape(leaf.shape).to(leaf.device)
 
     outputs, arguments_after = result
-    if isinstance(outputs, tuple):
-        return (*outputs[:-1], element(outputs[-1])), arguments_after
-    return tree_map(element, outputs), arguments_after
+    return _with_last(outputs, element), arguments_after
+
+
+def _with_last(outputs: Any, element: Callable[[Any], Any]) -> Any:
+    """The indices, which come last, changed; out= variants have several such results."""
+    if isinstance(outputs, list) and outputs and isinstance(outputs[0], list):
+        return [_with_last(each, element) for each in outputs]
+    if isinstance(outputs, (tuple, list)):
+        return (*outputs[:-1], element(outputs[-1]))
+    return element(outputs)
 
 
 def _signed(leaf: Any) -> Any:

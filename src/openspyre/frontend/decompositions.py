@@ -138,8 +138,10 @@ def scatter_reduce(
     x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Any:
     """Every element looks at all that may come to it; sums are scattered."""
-    if index.numel() == 0 or x.numel() == 0 or (reduce == "sum" and include_self):
+    if index.numel() == 0 or x.numel() == 0:
         return NotImplemented
+    if reduce == "sum" and include_self and x.dtype.is_floating_point:
+        return torch.scatter_add(x, dim, index, src)
     if x.dim() == 0:
         rows = (x.reshape(1), 0, index.reshape(1), src.reshape(1), reduce)
         return scatter_reduce(*rows, include_self=include_self).reshape(())
