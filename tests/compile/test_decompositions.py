@@ -117,6 +117,12 @@ def test_index_reduce(reduce: str) -> None:
     )  # fmt: skip
 
 
+def test_sums_and_products_in_bool() -> None:
+    x = tensor(5, 3, dtype=torch.bool)
+    x[2] = True
+    both(lambda x: (x.prod(1, dtype=torch.bool), x.sum(0, dtype=torch.bool), x.prod(1)), x)
+
+
 def test_masked_scatter_and_take() -> None:
     x, source = tensor(4, 5), tensor(40, seed=2)
     both(torch.masked_scatter, x, tensor(4, 5, dtype=torch.bool), source)
