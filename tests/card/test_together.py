@@ -23,10 +23,10 @@ from openspyre.ir.program import (
     VecOp,
     VecOut,
 )
+from tests.card.probe import isas
 from tests.card.test_execute_vec import F32, load, op
 from tests.execute_programs import Array, buffers, device, lx, program, run, stored
 
-ISAS = ("avx512", "avx2", "portable")
 ROWS, LANES, PART, TURN = range(4)  # axes
 
 
@@ -84,7 +84,7 @@ def tiled(buffer: int, dtype: DType, terms: dict[int, tuple[int, Origin]]) -> Pl
 
 def results(prog: Program, given: list[Array]) -> dict[tuple[str, DebugMode], list[bytes]]:
     found = {}
-    for isa in ISAS:
+    for isa in isas():
         for debug in (NO_DEBUG, DebugMode.LATE):
             with SoftwareCard(memory=1 << 24, threads=2, isa=isa, debug=debug) as card:
                 got = run(card, prog, [a.copy() for a in given])
@@ -170,7 +170,7 @@ def test_a_loop_in_place(shift: int) -> None:
     wanted = x.copy()
     for i in range(rows):
         wanted[i + shift] = wanted[i] + 1
-    for isa in ISAS:
+    for isa in isas():
         with SoftwareCard(memory=1 << 24, threads=2, isa=isa) as card:
             address = card.store(x.tobytes())
             loaded = card.load_program(prog)
