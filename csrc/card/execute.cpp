@@ -29,7 +29,7 @@ class FloatState {
 #endif
 };
 
-constexpr int64_t kTogetherBytes = 256 << 10;  // of tiles of trips that run together
+constexpr int64_t kTogetherBytes = 512 << 10;  // of tiles of trips that run together: half an L2
 constexpr int64_t kLeastTripBytes = 1 << 10;   // also where a trip has no tiles: loads left out
 constexpr int64_t kReadPast = 64;              // matmul kernels read up to 15 columns too many
 
