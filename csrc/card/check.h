@@ -6,6 +6,7 @@
 //    contents mean nothing before the launch.
 //  - No argument is stored to that is only read; as many bytes of every other one are stored as the
 //    user's ops write.
+//  - Accesses to LX are to whole elements (and through one buffer to elements of one size).
 //  - A read through an LX buffer finds the bytes that were written through this buffer last, in
 //    the slot that was written last.
 //  - A ring move finds bytes that their holder wrote through the move's source buffer in an earlier
@@ -55,7 +56,18 @@ struct Instr {
 // What is wrong, each pair of instructions once, in the order found.
 class Problems {
  public:
-  enum Kind { LxBounds, DeviceBounds, ReadOnly, Unwritten, Overwritten, Own, Stale, Race, Remote };
+  enum Kind {
+    LxBounds,
+    DeviceBounds,
+    ReadOnly,
+    Unwritten,
+    Overwritten,
+    Own,
+    Stale,
+    Race,
+    Remote,
+    Parts
+  };
 
   explicit Problems(const Program& program);
 

@@ -29,7 +29,9 @@ found it: what it reads was written in an earlier section, and nobody writes it 
 A right program means the same in every legal order; `csrc/card/check.h` proves it. So a read
 through a buffer finds bytes that were last written through this buffer, in the slot written last,
 and an instruction writes no byte of LX that it reads as another operand (a vector instruction may
-store every point where it read it).
+store every point where it read it). Nor does it take elements apart: all places of a buffer have
+elements of one size, whose bases and coefficients are multiples of it. LX has no byte order then:
+a program means the same on every host. (Device memory is the host's own, as PyTorch sees it.)
 
 Operands. A place is base + sum over axes of coefficient x coordinate, in bytes. The coordinate is
 absolute (ABSOLUTE), relative to the core's low (CORE), or relative to the start of the current
