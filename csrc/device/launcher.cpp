@@ -30,6 +30,7 @@ class Launch final : public Work {
     work.engine = Engine::Compute;
     work.picoseconds = record.picoseconds;
     work.subject = record.number;
+    work.brief = record.usual > 0 && record.usual < kBriefNanoseconds;
     return work;
   }
 
