@@ -237,7 +237,7 @@ def read_run(path: Path) -> Run:
     """
     header, blobs = _checked(path)
     try:
-        run = built(Run, _Restorer(blobs, path).restored(json.loads(header)))
+        run: Run = built(Run, _Restorer(blobs, path).restored(json.loads(header)))
         for kernel in run.kernels:
             _check(kernel)
     except InvalidRun:
@@ -340,7 +340,7 @@ def built(kind: Any, value: Any) -> Any:
     Raises:
         ValueError: it is another one.
     """
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         hints = get_type_hints(kind)
         if not isinstance(value, dict) or set(value) != set(hints):
             raise ValueError(f"{_word(kind)} has other fields")
