@@ -33,12 +33,13 @@ load_kernel('''{SUM.format(rows=1 << 24, columns=1 << 24)}''')(x, y)
 
 
 def test_a_launch_without_end_is_refused() -> None:
+    """When it runs, or when it is submitted if events with times exist."""
     x, y = torch.ones(1, device="spyre"), torch.empty(1, device="spyre")
     other = torch.spyre.Stream()
-    load_kernel(SUM.format(rows=1 << 30, columns=1 << 30))(x, y)
-    with other:
-        assert torch.equal(plus(torch.zeros(9, device="spyre")).cpu(), torch.ones(9))
-    with pytest.raises(CardError, match=r"long: a launch asks for .* scalar operations"):
+    with pytest.raises(CardError, match=r"asks for .* scalar operations|too many instructions"):
+        load_kernel(SUM.format(rows=1 << 30, columns=1 << 30))(x, y)
+        with other:
+            assert torch.equal(plus(torch.zeros(9, device="spyre")).cpu(), torch.ones(9))
         torch.spyre.synchronize()
     assert torch.equal(plus(x).cpu(), torch.tensor([2.0]))
 
