@@ -307,6 +307,7 @@ int main(int count, char** words) {
   uint64_t calls[kCalls] = {}, undefined = 0, wrong = 0;
   for (uint64_t number = 0; !in.ends(); ++number) {
     const Recorded one = recorded(&in);
+    if (number % 500 == 499) std::fprintf(stderr, "%" PRIu64 " calls\n", number + 1);
     ++calls[one.call];
     Repeated repeated(one);
     const std::string difference = repeated.difference();
