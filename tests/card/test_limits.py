@@ -21,6 +21,7 @@ from openspyre.ir.program import (
     Node,
     Program,
     Pt,
+    Ring,
     Section,
     Slot,
     SlotDef,
@@ -126,6 +127,8 @@ _ENDLESS: dict[str, tuple[Node, ...]] = {
         Copy((0,), device(0, ()), _TO_LX, (Indirect(local(1, ((0, 0),), I64), 0, 9, True, True),)),
     ),
     "sum": (Copy((0,), local(0, ()), device(0, ((0, 0),)), add=True),),
+    "ring move": (Ring((0,), local(3, ()), local(2, ((0, 0),)), (), 1),),
+    "ring move within a buffer": (Ring((0,), local(2, ()), local(2, ((0, 0),)), (), 1),),
     "matmul": (
         Pt(
             (0,), (2,), (1,), (), local(0, ((2, 2),)), local(1, ((1, 2),)),
