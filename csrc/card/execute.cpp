@@ -11,6 +11,7 @@
 #endif
 
 #include "card.h"
+#include "demand.h"
 #include "execute_units.h"
 #include "late.h"
 
@@ -156,6 +157,7 @@ class SectionRun {
   }
 
   void execute(const Frame& frame, const Node& node, int core) const {
+    machine_.interrupt->check();
     const NodePlan& plan = plan_.nodes[node.id];
     Places places{plan.forward.empty() ? nullptr : plan.forward.data(), sources_};
     if (!plan.stored.empty()) {
@@ -221,6 +223,7 @@ Executable::Executable(const Program& program, const Kernels& kernels)
 }
 
 void Executable::run(const Machine& machine, const int64_t* slots) {
+  require_runnable(program_, slots);
   if (machine.debug & SPYRE_DEBUG_POISON) poison_lx(machine);
   share_scratch(machine.workers);
   const std::vector<SectionPlan>& chosen = plans(machine);

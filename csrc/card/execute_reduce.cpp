@@ -167,6 +167,7 @@ void VecRun::store_neutral(int number) {
   const auto store = kernels_.store[static_cast<int>(out.place.dtype)];
   const Operand& stream = streams_[first_output_ + number];
   for (;;) {
+    frame_.machine.interrupt->check();
     char* to = stream.at;
     for (int i = 0; i < size; ++i) to += at[i] * stream.stride[positions[i]];
     store(&value, to, bytes_of(out.place.dtype), 1);

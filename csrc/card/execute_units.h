@@ -32,7 +32,8 @@ struct Places {
 void execute_copy(const Frame& frame, const Copy& copy, const Places& places);
 void execute_pt(const Frame& frame, const Pt& pt, const Places& places);
 // Moves the points of a walk whose operands share no byte.
-void move_points(const Walk& walk, const Operand& from, const Operand& to, int64_t size);
+void move_points(const Walk& walk, const Operand& from, const Operand& to, int64_t size,
+                 const Interrupt& interrupt);
 
 void execute_ring(const Frame& frame, const Ring& ring, int core);
 

@@ -169,6 +169,7 @@ void VecRun::rows_of_dim(int dim) {
     block_ = std::min(block_rows_, rows_.count - row_);
     start_rows();
     for (lane_ = 0; lane_ < lanes_.count; lane_ += capacity_) {
+      frame_.machine.interrupt->check();
       width_ = std::min(capacity_, lanes_.count - lane_);
       for (const VecStep& step : code_.each) run_step(step);
     }
