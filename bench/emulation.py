@@ -7,7 +7,6 @@ Both sides run alternately in one process with the same threads. Peak memory nee
 from __future__ import annotations
 
 import copy
-import json
 import os
 import statistics
 import subprocess
@@ -159,7 +158,7 @@ def peak_memory() -> Measurement:
 def _peak(device: str, batch: int) -> int:
     command = [sys.executable, "-c", PEAK, device, str(batch)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return int(json.loads(done.stdout.splitlines()[-1]))
+    return int(done.stdout.splitlines()[-1])
 
 
 def against_published(

@@ -88,6 +88,7 @@ struct spyre_card {
   const Kernels* kernels;
   std::atomic<unsigned> debug{0};  // SPYRE_DEBUG_* flags
   std::mutex running;              // one program at a time
+  Interrupt interrupt;             // of the one that runs
   std::atomic<uint64_t> launches{0};
   std::atomic<int64_t> programs{0};
 };
@@ -213,12 +214,15 @@ int spyre_program_run(spyre_program* program, uint64_t slot_address, const spyre
     const std::lock_guard<std::mutex> turn(card->running);
     const Kernels* kernels =
         chosen.card ? card->kernels->dl16(chosen.round, chosen.fp8_bias) : card->kernels;
-    const Machine machine{kernels,          card->kernels, chosen,        &card->memory,
-                          &card->lx,        &card->pool,   &card->panels, &card->workers,
-                          ++card->launches, card->debug};
+    card->interrupt.wanted = false;
+    const Machine machine{kernels,          card->kernels, chosen,          &card->memory,
+                          &card->lx,        &card->pool,   &card->panels,   &card->workers,
+                          ++card->launches, card->debug,   &card->interrupt};
     program->code.run(machine, reinterpret_cast<const int64_t*>(slot_address));
   });
 }
+
+void spyre_card_interrupt(spyre_card* card) { card->interrupt.wanted = true; }
 
 int spyre_program_time(spyre_program* program, const int64_t* slots, spyre_report* report,
                        spyre_error* error) {

@@ -23,6 +23,7 @@ enum {
   SPYRE_BAD_ARGUMENT = 5,     // of this API
   SPYRE_BROKEN = 6,           // a rule that the card's own code must keep does not hold
   SPYRE_TOO_LARGE = 7,        // too much work to check, not wrong
+  SPYRE_INTERRUPTED = 8,      // spyre_card_interrupt
 };
 
 // Modes that find programs which are right only by luck. Results of right programs are the same.
@@ -112,9 +113,13 @@ typedef struct {
 } spyre_numerics;
 
 // Step 3: runs the program against the block there. Returns when it has finished. No `numerics`:
-// all zero.
+// all zero. SPYRE_STOPPED at once for a block that asks for more than 2^50 scalar operations or
+// 2^40 instructions (demand.h).
 SPYRE_API int spyre_program_run(spyre_program* program, uint64_t slot_address,
                                 const spyre_numerics* numerics, spyre_error* error);
+// Ends the program that runs now, from any thread: its `spyre_program_run` returns soon, with
+// SPYRE_INTERRUPTED and memory half written. Nothing happens where none runs.
+SPYRE_API void spyre_card_interrupt(spyre_card* card);
 // Cycles of the program for the sizes in a block; values are not computed, addresses not used.
 SPYRE_API int spyre_program_time(spyre_program* program, const int64_t* slots, spyre_report* report,
                                  spyre_error* error);

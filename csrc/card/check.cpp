@@ -2,12 +2,14 @@
 
 #include <algorithm>
 
+#include "demand.h"
 #include "tokens.h"
 
 namespace spyre {
 namespace {
 
 constexpr size_t kListed = 3;  // as many as a spyre_error holds
+constexpr WalkLimits kLimits{"check", SPYRE_TOO_LARGE, false, 1 << 21, 1 << 23};
 
 void collect(const std::vector<Node>& body, std::vector<const Node*>& nodes) {
   for (const Node& node : body) {
@@ -63,6 +65,7 @@ void Problems::raise() const {
 
 void check_program(const Program& program, const int64_t* slots,
                    const std::vector<Span>& arguments) {
+  require_walkable(program, slots, kLimits);
   Problems problems(program);
   check_lx(program, slots, problems);
   check_device(program, slots, arguments, problems);

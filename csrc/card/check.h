@@ -8,6 +8,7 @@
 //    user's ops write.
 //  - A load through the slot of a tensor in the pool finds the bytes that were stored through this
 //    slot last.
+//  - Accesses to LX are to whole elements (and through one buffer to elements of one size).
 //  - A read through an LX buffer finds the bytes that were written through this buffer last, in
 //    the slot that was written last.
 //  - A ring move finds bytes that their holder wrote through the move's source buffer in an earlier
@@ -57,7 +58,18 @@ struct Instr {
 // What is wrong, each pair of instructions once, in the order found.
 class Problems {
  public:
-  enum Kind { LxBounds, DeviceBounds, ReadOnly, Unwritten, Overwritten, Own, Stale, Race, Remote };
+  enum Kind {
+    LxBounds,
+    DeviceBounds,
+    ReadOnly,
+    Unwritten,
+    Overwritten,
+    Own,
+    Stale,
+    Race,
+    Remote,
+    Parts
+  };
 
   explicit Problems(const Program& program);
 

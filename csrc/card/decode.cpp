@@ -12,7 +12,6 @@ namespace {
 constexpr int64_t kMagic = 0x4552595053;
 constexpr int64_t kVersion = 2;
 constexpr size_t kHeaderWords = 5;
-constexpr int64_t kMaxAxes = 64;
 
 int64_t word_at(const uint8_t* bytes) {
   uint64_t word = 0;
@@ -44,6 +43,7 @@ class Decoder {
     p_.name = text();
     p_.slots = items<SlotDef>([&] { return slot_def(); });
     p_.buffers = items<Buffer>([&] { return buffer(); });
+    element_bytes_.resize(p_.buffers.size());
     p_.pool_bytes = between(0, int64_t{1} << 46, "pool size");
     p_.addresses = between(0, 1 << 20, "number of addresses");
     p_.sizes = between(0, 1 << 20, "number of sizes");
@@ -203,8 +203,21 @@ class Decoder {
     const bool lx = p.space == Space::Lx;
     const int64_t buffers = static_cast<int64_t>(p_.buffers.size());
     p.buffer = static_cast<int>(between(lx ? 0 : -1, lx ? buffers - 1 : -1, "buffer of a place"));
+    if (lx) check_elements(p);
     p.argument = static_cast<int>(between(-1, lx ? -1 : p_.addresses - 1, "argument of a place"));
     return p;
+  }
+
+  // LX has no byte order: bytes are read as parts of the elements that were written there.
+  void check_elements(const Place& p) {
+    const int64_t size = bytes_of(p.dtype);
+    int64_t& known = element_bytes_[p.buffer];
+    require(known == 0 || known == size, "a buffer holds elements of two sizes");
+    known = size;
+    auto whole = [size](const Value& v) { return v.slot || v.number % size == 0; };
+    require(whole(p.base) && std::all_of(p.terms.begin(), p.terms.end(),
+                                         [&](const Term& t) { return whole(t.coefficient); }),
+            "a place in LX does not name whole elements");
   }
 
   std::vector<int> axis_list() {
@@ -294,6 +307,8 @@ class Decoder {
       h.stride = static_cast<int>(between(1, cores, "stride of a holding over cores"));
       h.granule = between(1, kMaxPoints, "granule of a holding");
       h.step = value();
+      require(h.step.slot || h.step.number % bytes_of(r.source.dtype) == 0,
+              "a place in LX does not name whole elements");
       return h;
     });
     r.cores = static_cast<int>(between(1, spec_.core_count(), "cores of a ring move's source"));
@@ -402,9 +417,10 @@ class Decoder {
   const Spec& spec_;
   size_t position_ = 0;
   Program p_;
-  size_t axes_ = 0;        // of the section being read
-  int next_id_ = 0;        // of its nodes
-  std::vector<int> path_;  // axes of the loops around what is being read
+  std::vector<int64_t> element_bytes_;  // by buffer; 0: no place yet
+  size_t axes_ = 0;                     // of the section being read
+  int next_id_ = 0;                     // of its nodes
+  std::vector<int> path_;               // axes of the loops around what is being read
 };
 
 }  // namespace

@@ -16,6 +16,8 @@ namespace spyre {
 
 class EventLog;
 
+constexpr int kMaxAxes = 64;  // of a section
+
 // An int, or a slot of the symbol block.
 struct Value {
   int64_t number = 0;  // the int, or the slot's number

@@ -11,6 +11,7 @@
 #endif
 
 #include "card.h"
+#include "demand.h"
 #include "execute_units.h"
 #include "late.h"
 
@@ -29,7 +30,7 @@ class FloatState {
 #endif
 };
 
-constexpr int64_t kTogetherBytes = 256 << 10;  // of tiles of trips that run together
+constexpr int64_t kTogetherBytes = 512 << 10;  // of tiles of trips that run together: half an L2
 constexpr int64_t kLeastTripBytes = 1 << 10;   // also where a trip has no tiles: loads left out
 constexpr int64_t kReadPast = 64;              // matmul kernels read up to 15 columns too many
 
@@ -156,6 +157,7 @@ class SectionRun {
   }
 
   void execute(const Frame& frame, const Node& node, int core) const {
+    machine_.interrupt->check();
     const NodePlan& plan = plan_.nodes[node.id];
     Places places{plan.forward.empty() ? nullptr : plan.forward.data(), sources_};
     if (!plan.stored.empty()) {
@@ -221,6 +223,7 @@ Executable::Executable(const Program& program, const Kernels& kernels)
 }
 
 void Executable::run(const Machine& machine, const int64_t* slots) {
+  require_runnable(program_, slots);
   if (machine.debug & SPYRE_DEBUG_POISON) poison_lx(machine);
   share_scratch(machine.workers);
   const std::vector<SectionPlan>& chosen = plans(machine);

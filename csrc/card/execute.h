@@ -34,7 +34,7 @@ class Executable {
   std::vector<uint8_t> together_;      // of the running section: by Node::id (batch.h)
   std::vector<const Place*> targets_;  // of the running section: by Direct, null when copied
   std::vector<uint8_t> left_out_;      // of the running section: loads, by Forward
-  std::vector<const Place*> sources_;  // of the running section: by Forward, null when copied
+  std::vector<const Place*> sources_;  // of the running section: by reader, null when copied
 };
 
 }  // namespace spyre

@@ -6,7 +6,6 @@
 
 namespace spyre {
 
-// The open chunk of every element of an output, as a dense f32 array that is walked like it.
 void VecRun::add_chunk_streams() {
   if (!frame_.machine.numerics.rounds_sums()) return;
   int64_t bytes = 0;

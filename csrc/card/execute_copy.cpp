@@ -9,6 +9,8 @@
 namespace spyre {
 namespace {
 
+constexpr int64_t kPiece = 1 << 16;  // elements that are moved without a look at the interrupt
+
 struct Dim {
   int64_t count, from, to;  // strides in bytes
 };
@@ -107,8 +109,8 @@ void move_transposed(char* to, const char* from, const Dim& a, const Dim& b) {
 class PlainMove {
  public:
   PlainMove(const Walk& walk, const Operand& from, const Operand& to, int64_t size,
-            const Conversion& conversion)
-      : size_(size), conversion_(conversion) {
+            const Conversion& conversion, const Interrupt& interrupt)
+      : size_(size), conversion_(conversion), interrupt_(interrupt) {
     bool repeats = false;  // writes an element several times: the last one must win
     for (int i = 0; i < walk.size; ++i) {
       if (walk.count[i] == 1) continue;
@@ -160,16 +162,24 @@ class PlainMove {
 
   void walk_dims(int depth, char* to, const char* from) const {
     const int left = count_ - depth;
+    interrupt_.check();
     if (left == 0) {
       move_run(conversion_, to, size_, from, size_, 1, size_);
     } else if (left == 1) {
-      const Dim& d = dims_[depth];
-      move_run(conversion_, to, d.to, from, d.from, d.count, size_);
+      move_pieces(to, from, dims_[depth]);
     } else if (left == 2 && transposes_) {
       transpose(to, from, dims_[depth], dims_[depth + 1]);
     } else {
       const Dim& d = dims_[depth];
       for (int64_t i = 0; i < d.count; ++i) walk_dims(depth + 1, to + i * d.to, from + i * d.from);
+    }
+  }
+
+  void move_pieces(char* to, const char* from, const Dim& d) const {
+    for (int64_t i = 0; i < d.count; i += kPiece) {
+      if (i) interrupt_.check();
+      move_run(conversion_, to + i * d.to, d.to, from + i * d.from, d.from,
+               std::min(kPiece, d.count - i), size_);
     }
   }
 
@@ -191,6 +201,7 @@ class PlainMove {
   bool transposes_ = false;
   int64_t size_;
   Conversion conversion_;
+  const Interrupt& interrupt_;
 };
 
 // --- adding stores -------------------------------------------------------------------------
@@ -336,6 +347,7 @@ class CarefulMove {
   }
 
   void row(const int64_t* at) {
+    frame_.machine.interrupt->check();
     const int outer = walk_.size ? lane_ : 0;
     const bool load = copy_.is_load();
     const Wide device = moved(load ? from_ : to_, at, outer);
@@ -345,21 +357,23 @@ class CarefulMove {
       clear(lx, 0, in.low);
       clear(lx, in.high, lanes_);
     }
-    if (!lane_indexed_) {
-      piece(device, lx, at, in.low, in.high);
-      return;
+    const int64_t step = lane_indexed_ ? 1 : kPiece;
+    for (int64_t x = in.low; x < in.high; x += step) {
+      piece(device, lx, at, x, std::min(x + step, in.high));
     }
-    for (int64_t x = in.low; x < in.high; ++x) piece(device, lx, at, x, x + 1);
   }
 
   void clear(char* lx, int64_t first, int64_t last) const {
     const int64_t stride = lane_stride(to_);
-    if (first < last) clear_run(lx + first * stride, stride, last - first, size_);
+    for (int64_t x = first; x < last; x += kPiece) {
+      frame_.machine.interrupt->check();
+      clear_run(lx + x * stride, stride, std::min(kPiece, last - x), size_);
+    }
   }
 
   // Lanes [first, last), which share their indices.
   void piece(Wide device, char* lx, const int64_t* at, int64_t first, int64_t last) {
-    if (first >= last) return;
+    frame_.machine.interrupt->check();
     const bool load = copy_.is_load();
     for (size_t i = 0; i < copy_.indirect.size(); ++i) {
       int64_t index;
@@ -414,8 +428,9 @@ class CarefulMove {
 
 }  // namespace
 
-void move_points(const Walk& walk, const Operand& from, const Operand& to, int64_t size) {
-  PlainMove(walk, from, to, size, {}).run(to.at, from.at);
+void move_points(const Walk& walk, const Operand& from, const Operand& to, int64_t size,
+                 const Interrupt& interrupt) {
+  PlainMove(walk, from, to, size, {}, interrupt).run(to.at, from.at);
 }
 
 void execute_copy(const Frame& frame, const Copy& copy, const Places& places) {
@@ -429,7 +444,9 @@ void execute_copy(const Frame& frame, const Copy& copy, const Places& places) {
     const Operand to = frame.operand(copy.target, walk, copy.origin, Mode::Write);
     if (places.elided) return;
     const Conversion conversion = conversion_of(frame.machine, source, copy.target);
-    PlainMove(walk, from, to, bytes_of(copy.source.dtype), conversion).run(to.at, from.at);
+    const Interrupt& interrupt = *frame.machine.interrupt;
+    PlainMove(walk, from, to, bytes_of(copy.source.dtype), conversion, interrupt)
+        .run(to.at, from.at);
     return;
   }
   const bool load = copy.is_load();

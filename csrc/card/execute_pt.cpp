@@ -105,6 +105,13 @@ class Matmul {
     }
     if (rows_.a % a_size_ || columns_.b % a_size_) stop("a stride is not whole elements");
     if (std::max({rows_.count, columns_.count, k_points_}) > INT32_MAX) stop("too large a tile");
+    // Scratch memory is as large as a row of a and the columns of b.
+    const bool fits = k_points_ <= elements(pt_.a) && k_points_ * columns_.count <= elements(pt_.b);
+    if (!fits) stop("elements of a row or of a column share places");
+  }
+
+  int64_t elements(const Place& place) const {
+    return frame_.program.buffers[place.buffer].bytes / a_size_;
   }
 
   [[noreturn]] void stop(const char* why) const { frame_.stop(pt_.origin, why); }
@@ -139,6 +146,7 @@ class Matmul {
       block.columns = static_cast<int>(std::min(kColumns, columns_.count - column));
       block.panel = panels_ + column / kColumns * panel_step_;
       block.c = c + column * c_size_;
+      frame_.machine.interrupt->check();
       frame_.kernels().pt(block);
     }
   }
@@ -193,6 +201,7 @@ class Matmul {
       for (int64_t k = 0; k < k_points_; k += block.k) {
         block.k = static_cast<int>(std::min<int64_t>(chunk ? chunk : kLongestChunk, k_points_ - k));
         block.a = wide.a + k;
+        frame_.machine.interrupt->check();
         widen_panel(from + k * panel_stride_ * panel_size_, block.k, block.columns, panel);
         if (narrow) range = kernels.panel_range(panel, block.k, block.columns);
         kernels.chunk(block);

@@ -6,7 +6,6 @@
 
 namespace spyre {
 
-// Every reduced axis stands at the beginning, so that the stored value is not a part of it yet.
 bool VecRun::begins(const VecOut& out, int64_t row) const {
   for (int i = 0; i < walk_.size; ++i) {
     if (reduces(out, i) && !frame_.axes[walk_.axis[i]].first_trip()) return false;
@@ -149,7 +148,6 @@ void VecRun::fill_neutral(Register* to, const VecOut& out, int value_class, int 
   }
 }
 
-// Nothing was walked: a reduction over an empty axis still stores its neutral element.
 void VecRun::store_neutral(int number) {
   const VecOut& out = vec_.outputs[number];
   if (out.reduce == Reduce::None || out.scan) return;
@@ -169,6 +167,7 @@ void VecRun::store_neutral(int number) {
   const auto store = kernels_.store[static_cast<int>(out.place.dtype)];
   const Operand& stream = streams_[first_output_ + number];
   for (;;) {
+    frame_.machine.interrupt->check();
     char* to = stream.at;
     for (int i = 0; i < size; ++i) to += at[i] * stream.stride[positions[i]];
     store(&value, to, bytes_of(out.place.dtype), 1);

@@ -21,11 +21,13 @@ Bytes reach_of(Wide start, const Operand& operand, const Walk& walk, int64_t siz
 }
 
 // A core may move within its own LX: point by point where source and target lie interleaved.
-void move_singly(const Walk& walk, const Operand& from, const Operand& to, int64_t size) {
+void move_singly(const Walk& walk, const Operand& from, const Operand& to, int64_t size,
+                 const Interrupt& interrupt) {
   int64_t at[kMaxAxes] = {};
   const char* source = from.at;
   char* target = to.at;
   for (;;) {
+    interrupt.check();
     std::memmove(target, source, static_cast<size_t>(size));
     int axis = walk.size - 1;
     for (; axis >= 0; --axis) {
@@ -66,9 +68,9 @@ void execute_ring(const Frame& frame, const Ring& ring, int core) {
     const Bytes a = reach_of(place(from.at), from, walk, size);
     const Bytes b = reach_of(place(to.at), to, walk, size);
     if (a.low < b.high && b.low < a.high) {
-      move_singly(walk, from, to, size);
+      move_singly(walk, from, to, size, *frame.machine.interrupt);
     } else {
-      move_points(walk, from, to, size);
+      move_points(walk, from, to, size, *frame.machine.interrupt);
     }
   }
 }

@@ -9,8 +9,8 @@ namespace spyre {
 // Where the operands of an instruction really lie: an LX tile whose load was left out stands for
 // the device memory it would have come from (execute_plan.h).
 struct Places {
-  const int* forward;           // by operand: number of the load, -1 for none; null: no operand
-  const Place* const* sources;  // by load: its source in this launch, null when it is copied
+  const int* forward;           // by operand: its Forward::Reader, -1 for none; null: no operand
+  const Place* const* sources;  // by reader: its source in this launch, null when it is copied
   bool elided = false;          // this instruction is such a load: check, do not move
 
   const int* stored = nullptr;  // Vec: by output, number of the store; -1 or null for none
@@ -32,7 +32,8 @@ struct Places {
 void execute_copy(const Frame& frame, const Copy& copy, const Places& places);
 void execute_pt(const Frame& frame, const Pt& pt, const Places& places);
 // Moves the points of a walk whose operands share no byte.
-void move_points(const Walk& walk, const Operand& from, const Operand& to, int64_t size);
+void move_points(const Walk& walk, const Operand& from, const Operand& to, int64_t size,
+                 const Interrupt& interrupt);
 
 void execute_ring(const Frame& frame, const Ring& ring, int core);
 

@@ -58,7 +58,6 @@ void VecRun::run() {
   rows_of_dim(0);
 }
 
-// What an output writes: a reduced axis is walked, but not written.
 Walk VecRun::written(const VecOut& out) const {
   if (out.reduce == Reduce::None || out.scan) return walk_;
   Walk kept = walk_;
@@ -68,7 +67,6 @@ Walk VecRun::written(const VecOut& out) const {
   return kept;
 }
 
-// An index value as a stream: `at` holds the value at the start, strides are counts.
 Operand VecRun::index_stream(const VecIndex& index) const {
   Operand stream;
   uint64_t value = static_cast<uint64_t>(index.offset.of(frame_.slots));
@@ -86,9 +84,6 @@ Operand VecRun::index_stream(const VecIndex& index) const {
   return stream;
 }
 
-// The inner position can take the outer one in: every stream continues and no output treats
-// them differently. Rows of a reduction or scan over the lanes keep their lanes: which partial
-// sum a lane joins must not depend on strides.
 bool VecRun::mergeable(int outer, int inner, int64_t inner_count) const {
   for (int s = 0; s < count_; ++s) {
     const int64_t* stride = streams_[s].stride;  // of an index, any number; it wraps around
@@ -158,7 +153,6 @@ void VecRun::choose_dims() {
   }
 }
 
-// Walks the outer dims; `at_` holds the coordinate of each.
 void VecRun::rows_of_dim(int dim) {
   if (dim < depth_) {
     for (at_[dim] = 0; at_[dim] < dims_[dim].count; ++at_[dim]) rows_of_dim(dim + 1);
@@ -175,6 +169,7 @@ void VecRun::rows_of_dim(int dim) {
     block_ = std::min(block_rows_, rows_.count - row_);
     start_rows();
     for (lane_ = 0; lane_ < lanes_.count; lane_ += capacity_) {
+      frame_.machine.interrupt->check();
       width_ = std::min(capacity_, lanes_.count - lane_);
       for (const VecStep& step : code_.each) run_step(step);
     }

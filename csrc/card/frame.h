@@ -1,6 +1,7 @@
 // What an instruction sees while a core executes it: ranges, operands, scratch.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -16,8 +17,7 @@
 
 namespace spyre {
 
-constexpr int kMaxAxes = 64;  // of a section, as `decode` accepts them
-using Wide = __int128;        // addresses of a malformed program must not wrap around
+using Wide = __int128;  // addresses of a malformed program must not wrap around
 
 // Aligned bytes of one thread that only grow: a launch that ran before allocates nothing.
 class Scratch {
@@ -53,6 +53,15 @@ struct Worker {
 // that launches stop allocating after the first.
 void share_scratch(std::vector<Worker>* workers);
 
+// Whether the host wants a launch to end before it is done. Whoever loops over more than some
+// ten thousand points looks in between.
+struct Interrupt {
+  std::atomic<bool> wanted{false};
+  void check() const {
+    if (wanted.load(std::memory_order_relaxed)) throw Failure(SPYRE_INTERRUPTED, "interrupted");
+  }
+};
+
 // The parts of a card that execution uses.
 struct Machine {
   const Kernels* kernels;  // of values in LX and in the pool
@@ -65,6 +74,7 @@ struct Machine {
   std::vector<Worker>* workers;  // one per thread of the pool
   uint64_t launch;               // number of the launch, ascending
   unsigned debug;                // SPYRE_DEBUG_* flags
+  const Interrupt* interrupt;
 
   // Numerics `card` holds 16-bit floats as DL16 codes in LX and in the pool. What PyTorch can see
   // is what its dtype says, and becomes DL16 where it is read.

@@ -15,6 +15,9 @@ constexpr bool kCheapFma = true;
 #include "vector.inc"
 
 SPYRE_INLINE F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+// b unless a < b (a > b).
+SPYRE_INLINE F lesser(F a, F b) { return _mm256_min_ps(a, b); }
+SPYRE_INLINE F greater(F a, F b) { return _mm256_max_ps(a, b); }
 SPYRE_INLINE F root(F x) { return _mm256_sqrt_ps(x); }
 
 // p * 2^n, n a whole number in [-300, 300]; two factors, so that only the last product rounds.

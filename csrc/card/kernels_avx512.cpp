@@ -17,6 +17,9 @@ constexpr bool kCheapFma = true;
 #include "vector.inc"
 
 SPYRE_INLINE F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+// b unless a < b (a > b).
+SPYRE_INLINE F lesser(F a, F b) { return _mm512_min_ps(a, b); }
+SPYRE_INLINE F greater(F a, F b) { return _mm512_max_ps(a, b); }
 SPYRE_INLINE F root(F x) { return _mm512_sqrt_ps(x); }
 SPYRE_INLINE F scaled(F p, F n) { return _mm512_scalef_ps(p, n); }  // rounds once
 SPYRE_INLINE F nearest(F x) {

@@ -33,6 +33,9 @@ SPYRE_INLINE F fma(F a, F b, F c) {
   return __builtin_shufflevector(low, high, 0, 1, 2, 3);
 }
 
+// b unless a < b (a > b).
+SPYRE_INLINE F lesser(F a, F b) { return (a < b) ? a : b; }
+SPYRE_INLINE F greater(F a, F b) { return (a > b) ? a : b; }
 SPYRE_INLINE F root(F x) {
   for (int lane = 0; lane < kWidth; ++lane) x[lane] = __builtin_sqrtf(x[lane]);
   return x;

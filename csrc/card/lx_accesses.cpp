@@ -36,8 +36,6 @@ bool ByteSets::may_share(int a, int b) const {
 
 namespace {
 
-constexpr int64_t kMostSteps = int64_t{1} << 21;  // instructions of a core in a section
-
 // The accesses of one core in one section, in body order.
 class Recorder {
  public:
@@ -57,10 +55,7 @@ class Recorder {
     current_.assign(program_.buffers.size(), 0);
     std::vector<AxisRange> ranges = ranges_of(section, slots_, core);
     auto visit = [this](const Node& node, const std::vector<AxisRange>& axes, int64_t trip) {
-      if (++steps_ > kMostSteps) {
-        throw Failure(SPYRE_TOO_LARGE, "section " + program_.sections[section_].name +
-                                           " has too many instructions to check");
-      }
+      ++steps_;
       if (!skips(node, axes)) record(node, axes, trip);
     };
     walk(section.body, ranges, visit);
@@ -148,6 +143,7 @@ class Recorder {
     }
     Numbers& last = known(box, slot);
     if (last.set < 0) {
+      check_elements(box);
       if (!inside(box, buffer, writes)) {
         if (!writes) return;
         box = {0, buffer.bytes, {}};  // its readers are right, as far as one can tell
@@ -165,6 +161,15 @@ class Recorder {
   int number(Box box, int64_t from) {
     box.start += from;
     return sets_.number_of(box);
+  }
+
+  // (Of numbers the decoder says it.)
+  void check_elements(const Box& box) {
+    bool whole = box.start % box.size == 0;
+    for (const Box::Dim& d : box.dims) whole &= d.count <= 1 || d.stride % box.size == 0;
+    const Instr instr{section_, node_->id};
+    if (whole || !problems_.is_new(Problems::Parts, instr)) return;
+    problems_.add(problems_.name(instr) + " does not touch whole elements of LX");
   }
 
   bool inside(const Box& box, const Buffer& buffer, bool writes) {

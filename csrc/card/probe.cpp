@@ -21,7 +21,7 @@ int run(spyre::VecFn f, void* d, const void* a, const void* b, const void* c, in
 
 const Kernels* dl16(const char* isa, int round) {
   const Kernels* k = spyre::kernels_named(isa);
-  return k ? k->dl16(static_cast<spyre::Dl16Round>(round), 7) : nullptr;
+  return k ? k->dl16(static_cast<spyre::Dl16Round>(round), spyre::Numerics().fp8_bias) : nullptr;
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include <tuple>
 
 #include "decode.h"
+#include "demand.h"
 #include "device_memory.h"
 #include "event_log.h"
 #include "time_plan.h"
@@ -29,6 +30,9 @@
 
 namespace spyre {
 namespace {
+
+// A section's instructions are held at once, some 200 bytes each.
+constexpr WalkLimits kLimits{"time", SPYRE_STOPPED, true, 1 << 23, 1 << 26};
 
 [[noreturn]] void broken(const std::string& what) {
   throw Failure(SPYRE_BROKEN, "the time engine: " + what);
@@ -342,6 +346,7 @@ double bound_p(const spyre_report& report, double fp16_flop, const Spec& spec) {
 spyre_report time_program(const Program& program, const Spec& spec, const int64_t* slots,
                           EventLog* log) {
   const std::vector<int64_t> block = placeless(program, spec, slots);
+  require_walkable(program, block.data(), kLimits);
   spyre_report report{};
   report.lx_peak = static_cast<uint64_t>(program.lx_peak);
   double cycles = 0, fp16_flop = 0;

@@ -6,8 +6,6 @@
 namespace spyre {
 namespace {
 
-constexpr size_t kMaxSteps = size_t{1} << 23;  // instructions and trips of a section
-
 // Who touched one slot of a buffer last.
 struct SlotUse {
   int32_t writer = -1;
@@ -83,7 +81,6 @@ class Unroller {
       const auto radix = static_cast<uint64_t>(trips_of(*loop, widest));
       const int64_t trips = trips_of(*loop, range);
       for (int64_t t = 0; t < trips; ++t) {
-        step();
         range.start = range.low + t * loop->tile;
         range.end = std::min(range.start + loop->tile, range.high);
         const uint64_t next = static_cast<uint64_t>(occurrence) * radix + static_cast<uint64_t>(t);
@@ -98,16 +95,8 @@ class Unroller {
                        [this](int axis) { return section_.axes[axis].parts > 1; });
   }
 
-  void step() {
-    if (++steps_ > kMaxSteps) {
-      throw Failure(SPYRE_STOPPED,
-                    "section " + section_.name + " has too many instructions to time");
-    }
-  }
-
   void add(const Node& node, const std::vector<AxisRange>& ranges, int core, int64_t trip,
            int64_t occurrence) {
-    step();
     ++work_.instructions;
     if (const auto* copy = std::get_if<Copy>(&node.form)) {
       add_copy(node, *copy, ranges, core, trip, occurrence);
@@ -285,7 +274,6 @@ class Unroller {
   std::vector<BufferUse> uses_;       // of the core being unrolled
   std::unordered_map<SharedKey, int32_t, SharedKeyHash> shared_;
   std::vector<Messages> messages_;  // by exchange
-  size_t steps_ = 0;
 };
 
 }  // namespace

@@ -9,14 +9,15 @@
 #include <string>
 
 #include "card_error.h"
-#include "python.h"
 #include "queues.h"
+#include "waiting.h"
 
 namespace openspyre {
 namespace {
 
 constexpr auto kSpin = std::chrono::microseconds(20);
-constexpr int kPauses = 300;  // of a waiting host thread, before it parks
+constexpr int kPauses = 300;                      // of a waiting host thread, before it parks
+constexpr auto kGrace = std::chrono::seconds(1);  // of a program when the process ends
 
 void pause_briefly() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -40,6 +41,7 @@ void yield_to_callers() {
 void Queues::start(Unit& on, int device, size_t engine) {
   static constexpr std::array<const char*, kEngines> kNames{"compute", "to-card", "to-host"};
   on.started = true;
+  ++serving_;
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the host's own threads
@@ -57,6 +59,8 @@ void Queues::serve(Unit& on) {
     take(on, *next);
     execute(lock, on, *next);
   }
+  --serving_;
+  ended_.notify_all();
 }
 
 bool Queues::await_work(Lock& lock, Unit& on) {
@@ -82,13 +86,26 @@ void Queues::end() {
 
 void Queues::stop() {
   {
-    const Lock lock(mutex_);
+    Lock lock(mutex_);
     stopping_ = true;
     for (auto& units : units_)
       for (Unit& on : units) on.wake.notify_all();
+    const auto ended = [&] { return serving_ == 0; };
+    if (!ended_.wait_for(lock, kGrace, ended)) interrupt_until(lock, ended_, ended);
   }
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
+}
+
+// Ends one program after the other until `ended()`. (One that is about to run forgets an
+// interrupt.)
+template <typename Ended>
+void Queues::interrupt_until(Lock& lock, std::condition_variable& changed, const Ended& ended) {
+  constexpr auto kAgain = std::chrono::milliseconds(10);
+  do {
+    for (int device = 0; device < device_count(); ++device)
+      if (is_open(device)) spyre_card_interrupt(card(device).handle);
+  } while (!changed.wait_for(lock, kAgain, ended));
 }
 
 // --- waiting --------------------------------------------------------------------------------
@@ -98,10 +115,12 @@ bool Queues::is_idle(Stream& stream) {
   return !stream.head;
 }
 
-// A thread that waits for a stream does the stream's next work itself if it can.
+// A thread that waits for a stream does the stream's next work itself if it can and does not take
+// long: it handles no signals meanwhile.
 bool Queues::help(Lock& lock, Stream& stream) {
   Work* const next = stream.head;
-  if (!next || next->kind != Work::Kind::Run || !next->issued || next->started) return false;
+  if (!next || next->kind != Work::Kind::Run || !next->issued || next->started || !next->brief)
+    return false;
   Unit& on = unit(*next);
   if (on.busy || best(on) != next) return false;
   take(on, *next);
@@ -118,9 +137,18 @@ void Queues::finish(Stream& stream, uint64_t position, int64_t picoseconds) {
     lock.unlock();
     for (int i = 0; i < kPauses && !finished(); ++i) pause_briefly();
     lock.lock();
-    while (!finished()) {
+    const auto done = [&] {
+      if (finished()) return true;
       stream.wanted = std::min(stream.wanted, position);
-      stream.changed.wait(lock);
+      return false;
+    };
+    try {
+      wait_until(stream.changed, lock, done);
+    } catch (...) {
+      // Queued work uses memory of the caller, which goes when this is thrown on.
+      lock.lock();
+      interrupt_until(lock, stream.changed, done);
+      throw;
     }
   }
   const Lock lock(mutex_);
@@ -185,6 +213,7 @@ void Queues::print_unreported() {
     for (auto& entry : streams) {
       const Stream* const stream = entry.load();
       if (!stream || !stream->late || stream->late->reported.exchange(true)) continue;
+      if (stream->late->code == SPYRE_INTERRUPTED) continue;  // the user's doing, or `stop`
       std::fprintf(stderr, "openspyre: the card failed, and nothing waited for it: %s\n",
                    stream->late->text.c_str());
     }

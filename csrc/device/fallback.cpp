@@ -200,4 +200,11 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 
+// PyTorch would take these apart into helpers that no kernel can serve, or refuses them itself.
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  for (const char* const whole :
+       {"cummax", "cummax.out", "cummin", "cummin.out", "mode", "mode.values"})
+    m.impl(whole, torch::CppFunction::makeFromBoxedFunction<&fallback>());
+}
+
 }  // namespace openspyre

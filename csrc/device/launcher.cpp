@@ -8,6 +8,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "card_error.h"
 #include "memory.h"
 #include "numerics.h"
 #include "slots.h"
@@ -30,6 +31,7 @@ class Launch final : public Work {
     work.engine = Engine::Compute;
     work.picoseconds = record.picoseconds;
     work.subject = record.number;
+    work.brief = record.usual > 0 && record.usual < kBriefNanoseconds;
     return work;
   }
 
@@ -145,7 +147,7 @@ spyre_report Resident::time(const Sizes& sizes, size_t address_count, size_t sca
   spyre_report report{};
   spyre_error error{};
   const int code = spyre_program_time(program_, block.data(), &report, &error);
-  TORCH_CHECK(code == SPYRE_OK, "spyre: the card cannot time a program: ", error.text);
+  if (code != SPYRE_OK) throw_card_error(code, error.text);
   return report;
 }
 

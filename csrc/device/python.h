@@ -66,20 +66,6 @@ class WithoutGil {
   PyThreadState* state_;
 };
 
-// The same for code that may run with or without the GIL.
-class WithoutGilIfHeld {
- public:
-  WithoutGilIfHeld() : state_(PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
-  WithoutGilIfHeld(const WithoutGilIfHeld&) = delete;
-  WithoutGilIfHeld& operator=(const WithoutGilIfHeld&) = delete;
-  ~WithoutGilIfHeld() {
-    if (state_) PyEval_RestoreThread(state_);
-  }
-
- private:
-  PyThreadState* state_;
-};
-
 // Reads a tuple of integers into a vector; false with a Python error set on failure.
 template <typename Vector>
 bool read_ints(PyObject* tuple, Vector& into, const char* caller) {

@@ -21,9 +21,10 @@ namespace openspyre {
 enum class Engine { Compute, ToCard, ToHost };
 constexpr int kEngines = 3;
 
-constexpr int kPoolStreams = 32;                // of each priority
-constexpr c10::StreamId kLoader = -1;           // owns what no stream may reuse: programs, slots
-constexpr int64_t kInlineNanoseconds = 20'000;  // work that is not worth another thread
+constexpr int kPoolStreams = 32;                   // of each priority
+constexpr c10::StreamId kLoader = -1;              // owns what no stream may reuse: programs, slots
+constexpr int64_t kInlineNanoseconds = 20'000;     // work that is not worth another thread
+constexpr int64_t kBriefNanoseconds = 10'000'000;  // work that a waiting thread may do
 
 struct Stream;
 
@@ -58,6 +59,7 @@ class Work {
   Engine engine = Engine::Compute;
   int64_t picoseconds = 0;  // card time; only counted once `timing()`
   uint64_t subject = 0;     // `Record::number` of a launch
+  bool brief = true;        // a thread that waits for it may do it: see kBriefNanoseconds
 
   // Does it, on any thread, without the GIL. A SPYRE_* code, with the message in `error`.
   virtual int run(spyre_error& error) noexcept = 0;
@@ -121,7 +123,9 @@ void wait_for(Stream& stream, const MarkPtr& mark);  // what the stream gets fro
 MarkPtr hold(Stream& stream);
 void let_go(const MarkPtr& mark);
 
-// --- waiting, with the GIL released ------------------------------------------------------------
+// --- waiting, with the GIL released -----------------------------------------------------------
+//
+// KeyboardInterrupt ends the programs of the cards until the wait is over, and is thrown then.
 
 bool is_idle(Stream& stream);
 // Wait, and report nothing.

@@ -46,8 +46,8 @@ class Queues {
   void report(const MarkPtr& mark);
   void report_device(int device);
 
-  // At the end of the process: what runs ends, what waits is dropped, and an error that no call
-  // has reported is at least printed.
+  // At the end of the process: what runs ends, in a second or by force, what waits is dropped, and
+  // an error that no call has reported is at least printed.
   void end();
 
  private:
@@ -75,6 +75,8 @@ class Queues {
   void serve(Unit& unit);
   bool await_work(Lock& lock, Unit& unit);
   void stop();
+  template <typename Ended>
+  void interrupt_until(Lock& lock, std::condition_variable& changed, const Ended& ended);
   void print_unreported();
 
   std::mutex mutex_;
@@ -82,6 +84,8 @@ class Queues {
   std::array<std::array<Unit, kEngines>, kMaxDevices> units_;
   std::vector<Stream*> moving_;  // streams that `advance` looks at
   std::vector<std::thread> threads_;
+  int serving_ = 0;  // of them
+  std::condition_variable ended_;
   std::atomic<bool> stopping_{false};
   uint64_t order_ = 0;
   int64_t floor_ = 0;  // card time that the host has seen pass

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "memory.h"
+#include "waiting.h"
 
 namespace openspyre {
 namespace {
@@ -42,10 +43,10 @@ SlotRing::Slot SlotRing::take(size_t bytes) {
   std::unique_lock<std::mutex> lock(mutex_);
   size_t begin = 0;
   if (bytes > size_) {
-    freed_.wait(lock, [&] { return count_ == 0; });
+    wait_until(freed_, lock, [&] { return count_ == 0; });
     if (bytes > size_) grow(bytes);
   }
-  freed_.wait(lock, [&] { return fits(bytes, begin); });
+  wait_until(freed_, lock, [&] { return fits(bytes, begin); });
   const size_t entry = (first_ + count_) % kSlots;
   if (count_ == 0) begin_ = begin;
   ++count_;

@@ -17,6 +17,7 @@
 
 #include "../card/card.h"
 #include "../card/decode.h"
+#include "../card/demand.h"
 
 extern "C" {
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
@@ -29,8 +30,9 @@ namespace {
 constexpr size_t kChoices = 16, kHeaderWords = 5;
 constexpr uint64_t kMemory = 4 << 20, kProgram = 1 << 20, kPool = 2 << 20, kBlock = 3 << 20;
 constexpr uint64_t kArgument = 64 << 10;
-// What `execute` and what the others are given; their own limits are too high for a fuzzer.
-constexpr double kMostPoints = 1 << 14, kMostInstructions = 1 << 11;
+// A fuzzer has no time for programs that take long and are not refused: more instructions than it
+// waits for, or points, and fewer than the engines refuse (time.cpp and check.cpp at the latest).
+constexpr double kWalked = 1 << 13, kRun = 1 << 17, kRefused = 1 << 26;
 
 [[noreturn]] void fail(const char* what, const char* detail = "") {
   std::fprintf(stderr, "%s %s\n", what, detail);
@@ -73,51 +75,14 @@ void put_word(uint64_t word, uint8_t* to) {
   for (int i = 0; i < 8; ++i) to[i] = static_cast<uint8_t>(word >> (8 * i));
 }
 
-// Upper bounds of what a program does.
-struct Work {
-  double instructions = 0, points = 0;
-  void operator+=(const Work& other) {
-    instructions += other.instructions;
-    points += other.points;
-  }
-};
+using spyre::Demand;
 
-Work work_of(const std::vector<spyre::Node>& body, std::vector<double>* extents, double trips) {
-  Work total;
-  auto points = [&](const std::vector<int>& axes) {
-    double product = 1;
-    for (int axis : axes) product *= std::max((*extents)[axis], 1.0);
-    return product;
-  };
-  for (const spyre::Node& node : body) {
-    if (const auto* loop = std::get_if<spyre::TileLoop>(&node.form)) {
-      double& extent = (*extents)[loop->axis];
-      const double outside = extent, tile = static_cast<double>(loop->tile);
-      extent = std::min(outside, tile);
-      total += work_of(loop->body, extents, trips * std::max(1.0, outside / tile + 1));
-      (*extents)[loop->axis] = outside;
-    } else if (const auto* copy = std::get_if<spyre::Copy>(&node.form)) {
-      total += {trips, trips * points(copy->axes)};
-    } else if (const auto* pt = std::get_if<spyre::Pt>(&node.form)) {
-      total += {trips, trips * points(pt->batch) * points(pt->m) * points(pt->n) * points(pt->k)};
-    } else if (const auto* ring = std::get_if<spyre::Ring>(&node.form)) {
-      total += {trips, trips * points(ring->axes)};
-    } else {
-      const auto& vec = std::get<spyre::Vec>(node.form);
-      total += {trips, trips * points(vec.axes) * static_cast<double>(vec.ops.size())};
-    }
-  }
-  return total;
-}
+bool within(double asked, double low, double high) { return asked > low && asked <= high; }
 
-Work work_of(const spyre::Program& program, const int64_t* slots) {
-  Work total;
+Demand demand_of(const spyre::Program& program, const int64_t* slots) {
+  Demand total;
   for (const spyre::Section& section : program.sections) {
-    std::vector<double> extents;
-    for (const spyre::Axis& axis : section.axes) {
-      extents.push_back(static_cast<double>(std::max<int64_t>(axis.extent.of(slots), 0)));
-    }
-    total += work_of(section.body, &extents, section.cores);
+    total += spyre::demand_of(section, slots);
   }
   return total;
 }
@@ -169,14 +134,17 @@ void run_engines(spyre_card* card, spyre_program* handle, const spyre::Program& 
     return;
   }
   if (choices[1] % 8 == 0) slots[choices[2] % slots.size()] = kHostile[choices[3] % 8];
-  const Work work = work_of(program, slots.data());
-  if (work.instructions > kMostInstructions) return;
+  const Demand demand = demand_of(program, slots.data());
+  if (within(demand.instructions, kWalked, kRefused)) return;
   spyre_report report;
   counts.timed += !spyre_program_time(handle, slots.data(), &report, &error);
   counts.checked +=
       !spyre_program_check(handle, slots.data(), launch.spans.data(), launch.spans.size(), &error);
   if (program.slots.size() * 8 > kMemory - kBlock) return;
-  if (work.points > kMostPoints) return;
+  if (within(demand.instructions, kWalked, spyre::kMostInstructions) ||
+      within(demand.points, kRun, spyre::kMostPoints)) {
+    return;
+  }
   std::memcpy(reinterpret_cast<void*>(base + kBlock), slots.data(), 8 * program.slots.size());
   spyre_card_debug(card, choices[1] % 4, &error);
   const spyre_numerics numerics = numerics_of(choices);

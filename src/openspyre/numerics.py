@@ -100,7 +100,7 @@ class Numerics:
             Bf16Round.TRUNCATE if truncated else Bf16Round.NEAREST_EVEN,
             list(SumFormat)[sums],
             chunk,
-            bias if card else 7,
+            bias,
         )
 
     def words(self) -> tuple[int, int, int, int, int, int]:

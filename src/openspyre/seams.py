@@ -119,6 +119,21 @@ FRONTEND: tuple[Seam, ...] = (
         "when torch has a public way to make them",
     ),
     Seam(
+        "torch._inductor.decomposition:decompositions",
+        "the table of ops taken apart before lowering; ours has more entries for the card",
+        _REGISTRATION,
+    ),
+    Seam(
+        "torch._inductor.decomposition:fast_random_decomps",
+        "a copy of that table which is made once",
+        _REGISTRATION,
+    ),
+    Seam(
+        "torch._inductor.codegen.common:pointwise_overrides_data",
+        "the names of the scalar functions that a graph may ask for",
+        _LOOP_IR,
+    ),
+    Seam(
         "torch._inductor.utils:get_fused_kernel_name",
         "names of kernels in reports: the ATen ops of a region",
         _LOOP_IR,
@@ -203,4 +218,23 @@ TOOLS: tuple[Seam, ...] = (
     ),
 )
 
-SEAMS = FRONTEND + DEVICE + TOOLS
+# --- ci: PyTorch's own test material -----------------------------------------------------------
+CI: tuple[Seam, ...] = (
+    Seam(
+        "torch.testing._internal.common_methods_invocations:op_db",
+        "PyTorch's list of ops with sample arguments: what the survey of ops tries",
+        "when torch publishes it for out-of-tree devices",
+    ),
+    Seam(
+        "torch.testing._internal.common_methods_invocations:wrapper_set_seed",
+        "gives random ops one seed for every call; the survey's process replaces it to tell them",
+        "when an OpInfo says that its op is random",
+    ),
+    Seam(
+        "torch.testing._internal.opinfo.core:UnaryUfuncInfo",
+        "tells ops whose results have promised strides",
+        "when torch publishes it for out-of-tree devices",
+    ),
+)
+
+SEAMS = FRONTEND + DEVICE + TOOLS + CI

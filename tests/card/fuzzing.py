@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "csrc" / "fuzz" / "programs.cpp"
 CORPUS = ROOT / "tests" / "data" / "fuzz.zip"
 SMALL = replace(SPYRE_CARD_V1, cores=8, lx_bytes=1 << 16, lx_usable=3 << 14)
+COMPILER = "clang++-14"  # of the fuzzer
 SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
@@ -40,7 +41,7 @@ def build_card(
         build(output, folder, 2, flags, program, link_flags)
 
 
-def build_fuzzer(folder: Path, compiler: str = "clang++-14") -> Path:
+def build_fuzzer(folder: Path, compiler: str = COMPILER) -> Path:
     """The fuzzer, with sanitizers."""
     write_numbers(folder)
     flags = (*SANITIZED, "-fsanitize=fuzzer-no-link", "-Wno-error", f"-I{folder}")

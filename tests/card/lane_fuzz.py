@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 import re
-import subprocess
+import shutil
+import time
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from tests.card.fuzzing import CORPUS, ROOT, build_fuzzer, write_seeds
+from tests.card.fuzzing import COMPILER, CORPUS, ROOT, build_fuzzer, write_seeds
+from tests.lanes import followed
 from tests.results import write_result
 
 EXECUTIONS = 1_000_000
@@ -21,6 +23,9 @@ SEED = 1
 
 @pytest.mark.timeout(4 * 3600)
 def test_a_million_executions(tmp_path: Path) -> None:
+    if shutil.which(COMPILER) is None:
+        pytest.fail(f"not installed: {COMPILER}; try: apt-get install clang-14", pytrace=False)
+    start = time.monotonic()
     program = build_fuzzer(ROOT / "build" / "fuzz")
     seeds = write_seeds(tmp_path / "seeds")
     grown = tmp_path / "grown"
@@ -30,12 +35,11 @@ def test_a_million_executions(tmp_path: Path) -> None:
     options = [f"-runs={EXECUTIONS}", f"-seed={SEED}", "-max_len=4096", "-timeout=120"]
     options += ["-rss_limit_mb=3000", "-print_final_stats=1", f"-artifact_prefix={tmp_path}/found-"]
     folders = [grown, tmp_path / "seeds", tmp_path / "corpus"]
-    done = subprocess.run(
-        [program, *options, *folders], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
+    done = followed([program, *options, *folders], name="fuzz", cwd=tmp_path)
     found = [path.name for path in tmp_path.glob("found-*")]
-    write_result("fuzz", {**summary(done.stderr), "seeds": seeds, "crashes": len(found)})
-    assert done.returncode == 0, done.stderr[-6000:]
+    counts = {**summary(done.stdout), "seeds": seeds, "crashes": len(found)}
+    write_result("fuzz", {**counts, "seconds": round(time.monotonic() - start)})
+    assert done.returncode == 0, done.stdout[-6000:]
 
 
 def summary(log: str) -> dict[str, object]:

@@ -1,7 +1,10 @@
-"""Long lane: the card's own tests with its library under the address, undefined-behaviour and
-thread sanitizers. `./dev test --long sanitizers` leaves `results/sanitizers.json`.
+"""Long lane: csrc/ under the address, undefined-behaviour and thread sanitizers.
+`./dev test --long sanitizers` leaves `results/sanitizers.json`.
 
-The extension for torch is not in it: torch itself is not built for the thread sanitizer.
+The card's own tests run with its library built for each. Of csrc/device, the parts that need no
+more of torch than its types (queues, events, memory, slots, launches) are built into a program of
+their own, which uses them from many threads: the sanitizers know nothing about a Python and a torch
+that were not built for them.
 """
 
 from __future__ import annotations
@@ -12,12 +15,15 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.card.fuzzing import ROOT, build_card
+from tests.card.queues import build_queues, write_plus
+from tests.lanes import followed
 from tests.results import write_result
 
 # By kind: the compiler's flags, its run time library (before Python's own), its options.
@@ -34,25 +40,28 @@ OPTIONS = "detect_leaks=0:halt_on_error=1:print_stacktrace=1"
 THREADED = ["tests/card/test_execute_engine.py", "tests/card/test_debug_modes.py"]
 # They start processes of their own, measure, or compile a program.
 WITHOUT = "not forked and not fuzz and not mutant and not recorded"
-_found: dict[str, object] = {}
+# Of the program of queues: threads, steps of each.
+WALK = ("8", "2000")
+_found: dict[str, dict[str, object]] = {}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def results() -> Iterator[None]:
     yield
-    if set(_found) == set(KINDS):
+    whole = [one for one in _found.values() if {"passed", "queue_steps"} <= set(one)]
+    if len(whole) == len(KINDS):
         write_result("sanitizers", _found)
 
 
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_cards_tests_pass(kind: str, tmp_path: Path) -> None:
-    flags, library, options = KINDS[kind]
-    folder = ROOT / "build" / f"sanitize-{kind}"
+    start = time.monotonic()
+    _, library, options = KINDS[kind]
+    card = built_card(kind)
     package = tmp_path / "src" / "openspyre"
     shutil.copytree(ROOT / "src" / "openspyre", package, ignore=shutil.ignore_patterns("*.so"))
-    build_card(folder / "libspyre_card.so", folder, ("-O1", "-g", "-Wno-error", *flags))
-    shutil.copy(folder / "libspyre_card.so", package / "lib" / "libspyre_card.so")
+    shutil.copy(card, package / "lib" / "libspyre_card.so")
     log = tmp_path / "report"  # pytest has taken the process's own output
     environment = {
         **os.environ,
@@ -65,20 +74,43 @@ def test_the_cards_tests_pass(kind: str, tmp_path: Path) -> None:
     paths = f"pythonpath={package.parent} {ROOT} {ROOT / 'bench'}"
     command += ["-o", paths, "-o", "timeout=3600", "-k", WITHOUT]
     command += THREADED if kind == "thread" else ["tests/card"]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    done = followed(command, name=kind, env=environment)
     reports = "".join(path.read_text()[:4000] for path in tmp_path.glob("report.*"))
     assert not reports, reports
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert done.returncode == 0, done.stdout[-8000:]
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed
-    _found[kind] = {"passed": int(passed[1]), "reports": 0}
+    _found[kind] = {"passed": int(passed[1]), "seconds": round(time.monotonic() - start)}
+
+
+def built_card(kind: str) -> Path:
+    folder = ROOT / "build" / f"sanitize-{kind}"
+    card = folder / "libspyre_card.so"
+    build_card(card, folder, ("-O1", "-g", "-Wno-error", *KINDS[kind][0]))
+    return card
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("kind", KINDS)
+def test_queues_and_memory_of_the_device(kind: str, tmp_path: Path) -> None:
+    flags, _, options = KINDS[kind]
+    card = built_card(kind)
+    program = build_queues(card.parent / "queues", card, ("-O1", "-g", *flags))
+    write_plus(tmp_path / "plus")
+    leaks = "detect_leaks=1:halt_on_error=1:print_stacktrace=1"
+    command = [program, tmp_path / "plus", *WALK]
+    done = followed(command, name=f"queues, {kind}", env={**os.environ, options: leaks})
+    assert done.returncode == 0, done.stdout[-8000:]
+    assert done.stdout.endswith("ok\n"), done.stdout[-8000:]
+    _found.setdefault(kind, {})["queue_steps"] = int(WALK[0]) * int(WALK[1])
 
 
 def runtime(library: str) -> str:
     command = ["g++", f"-print-file-name={library}"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    if "/" not in found:
+        pytest.fail(f"{library} is not installed; try: apt-get install gcc", pytrace=False)
+    return found
 
 
 def test_a_sanitizer_reports(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from openspyre.card.native import LoadedProgram, Report, SoftwareCard, Span
 from openspyre.errors import BrokenInvariant, CardError, InvalidProgram
 from openspyre.ir.binary import decode
 from openspyre.ir.interpret import symbol_block
-from openspyre.ir.kernel import Space
+from openspyre.ir.kernel import DType, Space
 from openspyre.ir.program import Copy, Place, Program, Slot, Value
 from openspyre.numerics import IEEE, Numerics
 from tests.card.checking import instructions
@@ -30,7 +30,10 @@ from tests.card.checking import instructions
 LOAD, RUN, TIME, CHECK = range(4)
 STOPPED, INDEX, INVALID = 3, 4, 1
 LARGEST = 1 << 20  # bytes of memory that a recorded run may use
-Region = tuple[int, int, int]
+# First byte, the one behind the last, bytes of an element, its format.
+Region = tuple[int, int, int, int]
+BITS = 0
+FORMATS = {DType.F16: 1, DType.BF16: 2, DType.F32: 3}  # that have NaN
 
 
 @dataclass
@@ -251,9 +254,9 @@ def element_regions(program: Program, given: dict[str, Any], used: int) -> list[
 
 def _clipped(region: Region, used: int) -> Region:
     """Its whole elements that lie in memory: bounds may keep a copy from the others."""
-    low, high, size = region
+    low, high, size, form = region
     low += max(-(low // size), 0) * size
-    return low, max(min(high, used), low), size
+    return low, max(min(high, used), low), size, form
 
 
 def _region(
@@ -264,20 +267,20 @@ def _region(
     reaches += [value(i.coefficient) * (value(i.size) - 1) for i in copy.indirect]
     low += sum(r for r in reaches if r < 0)
     high += sum(r for r in reaches if r > 0)
-    return low, high + place.dtype.bytes, place.dtype.bytes
+    return low, high + place.dtype.bytes, place.dtype.bytes, FORMATS.get(place.dtype, BITS)
 
 
 def _joined(regions: Sequence[Region]) -> list[Region] | None:
     """Overlapping ones as one; None where bytes belong to elements of two kinds."""
     joined: list[Region] = []
-    for low, high, size in sorted(regions):
+    for low, high, size, form in sorted(regions):
         if joined and low < joined[-1][1]:
-            first, end, known = joined[-1]
+            first, end, known, before = joined[-1]
             if known != size or (low - first) % size:
                 return None
-            joined[-1] = first, max(end, high), size
+            joined[-1] = first, max(end, high), size, form if form == before else BITS
         else:
-            joined.append((low, high, size))
+            joined.append((low, high, size, form))
     return joined
 
 

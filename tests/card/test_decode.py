@@ -219,6 +219,15 @@ _NODE_CASES: dict[str, tuple[object, str]] = {
     "bound origin": (
         replace(COPY, bounds=(Bound((Term(0, 1, Origin.TILE),), 0, 9),)), "axis' zero",
     ),
+    "parts of elements": (
+        replace(COPY, target=local(0, ((0, 127), (1, 2)))), "does not name whole elements",
+    ),
+    "a part of an element": (
+        replace(COPY, target=replace(COPY.target, base=1)), "does not name whole elements",
+    ),
+    "two sizes": (
+        replace(VEC, inputs=(local(1, ((0, 128), (1, 4)), F32),)), "elements of two sizes",
+    ),
     "matmul dtypes": (replace(PT, b=local(1, ((2, 256), (1, 4)), F32)), "one dtype"),
     "matmul integers": (replace(PT, a=_INDEX_PLACE), "a float in LX"),
     "matmul axis": (replace(PT, a=local(0, ((0, 128), (1, 2)))), "another axis"),

@@ -406,6 +406,7 @@ def test_the_result_must_be_read_through_its_buffer_and_not_before() -> None:
         ({"held": (replace(MOVE.held[0], parts=33),)}, "parts of a holding 33"),
         ({"held": (replace(MOVE.held[0], stride=0),)}, "stride of a holding"),
         ({"held": (replace(MOVE.held[0], granule=0),)}, "granule of a holding"),
+        ({"held": (replace(MOVE.held[0], step=3),)}, "does not name whole elements"),
     ],
 )
 def test_malformed_moves_are_refused(change: dict[str, object], why: str) -> None:

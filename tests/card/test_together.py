@@ -23,10 +23,10 @@ from openspyre.ir.program import (
     VecOp,
     VecOut,
 )
+from tests.card.probe import isas
 from tests.card.test_execute_vec import F32, load, op
 from tests.execute_programs import Array, buffers, device, lx, program, run, stored
 
-ISAS = ("avx512", "avx2", "portable")
 ROWS, LANES, PART, TURN = range(4)  # axes
 
 
@@ -84,7 +84,7 @@ def tiled(buffer: int, dtype: DType, terms: dict[int, tuple[int, Origin]]) -> Pl
 
 def results(prog: Program, given: list[Array]) -> dict[tuple[str, DebugMode], list[bytes]]:
     found = {}
-    for isa in ISAS:
+    for isa in isas():
         for debug in (NO_DEBUG, DebugMode.LATE):
             with SoftwareCard(memory=1 << 24, threads=2, isa=isa, debug=debug) as card:
                 got = run(card, prog, [a.copy() for a in given])
@@ -118,6 +118,39 @@ def test_a_softmax_by_rows(rows: int, parts: int, turns: int, tile: int, dtype: 
         wanted = powers / powers.sum(1, keepdims=True)
         y = np.frombuffer(got, np.float32).reshape(x.shape)
         np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("reduce", ["max", "min"])
+@pytest.mark.parametrize(("parts", "turns"), [(16, 64), (20, 21), (64, 9), (33, 7), (2, 17)])
+def test_which_of_equals_a_maximum_keeps(reduce: str, parts: int, turns: int) -> None:
+    """To the bit: the first NaN, else the last of the largest (zeros differ by their signs)."""
+    rows, rng = 5, np.random.default_rng(3)
+    few = np.array([0x0, 0x80000000, 0xBF800000, 0x3F800000, 0x7FC00001, 0xFFC00002], np.uint32)
+    shares = np.array(
+        [[0.5, 0.5, 0, 0, 0, 0], [0.45, 0.45, 0, 0, 0.05, 0.05], [1 / 6] * 6]
+        + 2 * [[0.4, 0.4, 0.1 * (reduce == "max"), 0.1 * (reduce == "min"), 0.05, 0.05]]
+    )
+    x = np.stack([rng.choice(few, (turns, parts), p=share) for share in shares]).view(np.float32)
+    lanes = parts * turns
+    row = {ROWS: (4 * lanes, Origin.TILE)}
+    here = tiled(0, F32, {**row, TURN: (4 * parts, Origin.CORE), PART: (4, Origin.CORE)})
+    most = tiled(1, F32, {ROWS: (4 * parts, Origin.TILE), PART: (4, Origin.CORE)})
+    source = device(0, F32, {ROWS: 4 * lanes, TURN: 4 * parts, PART: 4})
+    body: tuple[Node, ...] = (
+        Copy((ROWS, TURN, PART), source, here),
+        vec((ROWS, TURN, PART), [here], [load(0, F32)], VecOut(0, most, reduce, False)),
+        Copy((ROWS, PART), most, device(1, F32, {ROWS: 4 * parts, PART: 4})),
+    )
+    axes = [Axis("rows", rows), Axis("lanes", 1), Axis("part", parts), Axis("turn", turns)]
+    prog = program(axes, [TileLoop(ROWS, 1, body)], buffers(4 * lanes, 4 * parts), 2)
+    got = same_everywhere(prog, [x, np.zeros((rows, parts), np.float32)])[1]
+    wanted = x[:, 0].copy()
+    for turn in range(1, turns):
+        new = x[:, turn]
+        with np.errstate(invalid="ignore"):
+            stays = wanted > new if reduce == "max" else wanted < new
+        wanted = np.where(np.isnan(wanted) | stays, wanted, new)
+    assert np.array_equal(np.frombuffer(got, np.uint32), wanted.view(np.uint32).ravel())
 
 
 @pytest.mark.parametrize("lanes", [1, 16, 70])
@@ -170,7 +203,7 @@ def test_a_loop_in_place(shift: int) -> None:
     wanted = x.copy()
     for i in range(rows):
         wanted[i + shift] = wanted[i] + 1
-    for isa in ISAS:
+    for isa in isas():
         with SoftwareCard(memory=1 << 24, threads=2, isa=isa) as card:
             address = card.store(x.tobytes())
             loaded = card.load_program(prog)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from openspyre.device import memory
+from openspyre.runtime import host_memory
 from openspyre.settings import read_settings
 from openspyre.spec import SPYRE_CARD_V1
 
@@ -136,7 +137,7 @@ def test_capacity_rule() -> None:
     share = memory.capacity(default, SPYRE_CARD_V1)
     assert share % 4096 == 0
     assert share <= 112 << 30
-    host = int(0.3 * memory.available_host_memory())
+    host = int(0.3 * host_memory.available_host_memory())
     assert abs(share - min(112 << 30, host)) < 256 * MIB
     chosen = read_settings({"OPENSPYRE_MEMORY": "1.5GiB"})
     assert memory.capacity(chosen, SPYRE_CARD_V1) == 3 << 29
@@ -156,7 +157,7 @@ def test_cgroup_limits(tmp_path: Path, limits: dict[str, tuple[str, int]], left:
     for folder, (limit, usage) in limits.items():
         (tmp_path / folder / "memory.max").write_text(limit + "\n")
         (tmp_path / folder / "memory.current").write_text(f"{usage}\n")
-    assert list(memory._left(tmp_path, "/a/b", "memory.max", "memory.current")) == left
+    assert list(host_memory._left(tmp_path, "/a/b", "memory.max", "memory.current")) == left
 
 
 def test_profiler_sees_memory() -> None:

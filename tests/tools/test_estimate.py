@@ -106,6 +106,20 @@ def test_parts_add_up_and_have_bounds() -> None:
     assert found.bounds.p == pytest.approx(least, rel=0.02)
 
 
+def test_mamba_layers_count_apart() -> None:
+    config = small(
+        4, "granitemoehybrid", layer_types=["mamba", "mamba", "mamba", "attention"],
+        num_local_experts=0, shared_intermediate_size=512, mamba_n_heads=8, mamba_d_head=64,
+    )  # fmt: skip
+    found = times(config, DECODE)
+    counts = {part.name: part.count for part in found.parts if not part.detail}
+    assert sorted(n for name, n in counts.items() if name.startswith("layer")) == [1, 3]
+    assert {("mamba", 3), ("self_attn", 1)} <= {(p.name, p.count) for p in found.parts if p.detail}
+    assert not found.fallbacks
+    state = 8 * 64 * config.mamba_d_state
+    assert found.memory.cache > 3 * 2 * state  # a state of each, in two bytes at least
+
+
 def test_layers_of_two_kinds_count_apart() -> None:
     config = small(8, "qwen2", use_sliding_window=True, sliding_window=16, max_window_layers=5)
     model = layered(config)

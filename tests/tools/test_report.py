@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ import torch
 from typer.testing import CliRunner
 
 import openspyre
+from openspyre.card.native import UNITS
 from openspyre.compiler.pipeline import compile_kernel
 from openspyre.ir.binary import decode
 from openspyre.ir.text import parse_kernel
@@ -32,6 +34,7 @@ from openspyre.tools.scripts import run_script
 
 openspyre.require()
 
+ROOT = Path(__file__).parents[2]
 SCRIPT = """\
 import sys
 import torch
@@ -176,6 +179,22 @@ def test_totals_and_lines_add_up(reported: Reported) -> None:
             == (found["totals"][f"device_{kind}_bytes"])
         )
     assert sum(line["share"] for line in found["lines"]) == pytest.approx(1)
+
+
+def test_the_documentation_names_every_key(reported: Reported) -> None:
+    text = (ROOT / "docs" / "json.md").read_text()
+    (table,) = re.findall(r"^## `spyre report`\n(.*?)^\*\*Lines", text, re.MULTILINE | re.DOTALL)
+    rows = [line.split("|") for line in table.splitlines() if line.startswith("| `")]
+    first = {key for row in rows for key in re.findall(r"`(\w+)", row[1])}
+    assert first == set(reported.json)
+    known = set(re.findall(r"`(\w+)", table)) | {f"{unit}_busy" for unit in UNITS}
+    kernel = reported.json["kernels"][0]
+    over_time = kernel["over_time"]
+    for found in (
+        *(reported.json["totals"], reported.json["lines"][0], reported.json["spans"][0]),
+        *(kernel, kernel["sizes"][0], over_time, over_time["lx"][0]),
+    ):
+        assert set(found) <= known
 
 
 def test_the_heat_map_names_the_users_lines(reported: Reported) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from openspyre.compiler.addressing import lane_dim, pitches
 from openspyre.compiler.bounds import highest, value_range
-from openspyre.compiler.tiles import Content, StepTiles, lx_peak, step_tiles
+from openspyre.compiler.tiles import Buffering, Content, StepTiles, lx_peak, step_tiles
 from openspyre.errors import BrokenInvariant
 from openspyre.ir.index import parse
 from openspyre.ir.kernel import Division, Kernel, Op, Step

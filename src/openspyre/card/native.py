@@ -179,6 +179,7 @@ def _signatures() -> dict[str, tuple[object, list[object]]]:
                 *(c_uint64, words, error),
             ],
         ),
+        "spyre_card_interrupt": (None, [c_void_p]),
         "spyre_program_run": (c_int, [c_void_p, c_uint64, POINTER(_Numerics), error]),
         "spyre_program_time": (c_int, [c_void_p, words, POINTER(_Report), error]),
         "spyre_program_trace": (
@@ -232,7 +233,7 @@ def _check(code: int, error: _Error) -> None:
             raise InvalidProgram(text)
         case 2:
             raise MemoryError(text)
-        case 3 | 4 | 7:  # it stopped, an index of the user's was out of range, it is too large
+        case 3 | 4 | 7 | 8:  # it stopped, an index is out of range, too large, interrupted
             raise CardError(text)
         case _:
             raise BrokenInvariant(text)
@@ -401,13 +402,17 @@ class SoftwareCard:
         """Run against the symbol block at an address; returns when the card has finished.
 
         Raises:
-            CardError: an index of the user's is out of range, or the program accessed what it
-                must not.
+            CardError: an index of the user's is out of range, the program accessed what it must
+                not or asks for more than 2^50 operations, or somebody interrupted it.
         """
         error = _Error()
         chosen = _Numerics(*numerics.words())
         code = library().spyre_program_run(program.handle, block, byref(chosen), byref(error))
         _check(code, error)
+
+    def interrupt(self) -> None:
+        """End the program that runs now, from another thread: its `run` raises CardError."""
+        library().spyre_card_interrupt(self._card)
 
     def launch(
         self,

@@ -122,7 +122,8 @@ def lx_peak(
 ) -> int:
     """Bytes of LX that a step needs on the fullest core.
 
-    By default what `step_tiles` would take, the least if nothing fits.
+    By default what `step_tiles` would take, the least if nothing fits; with `buffering`, what it
+    takes with these tiles in two slots.
     """
     if buffering is not None:
         return _Builder(kernel, step, division, _NONE, buffering).plan().peak

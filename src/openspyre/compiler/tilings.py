@@ -38,13 +38,10 @@ def panels(work: Work, tiles: Sequence[int], card: CardSpec) -> Inner:
     found = {}
     for phase in work.phases:
         parts = phase.op.matmul
-        if parts is None:
-            continue
-        dims = [parts.n[-1]] if parts.n and all(phase.axes[d] < 0 for d in parts.n) else []
-        if not dims:
+        if parts is None or not parts.n or any(phase.axes[d] >= 0 for d in parts.n):
             continue
         sizes = _sizes(phase, tiles)
-        dims += [max(parts.k, key=lambda d: sizes[d])] if parts.k else []
+        dims = [parts.n[-1], *sorted(parts.k, key=lambda d: -sizes[d])[:1]]
         cut = [(d, t) for d in dims if (t := _panel(phase.op, sizes, d, card)) < sizes[d]]
         if cut and cut[0][0] == parts.n[-1]:
             best = min(cut, key=lambda c: _panels_cycles(phase.op, sizes, *c))

@@ -9,9 +9,9 @@ import torch
 
 from openspyre import _C
 from openspyre.settings import settings
-from openspyre.spec import SPYRE_CARD_V1
+from openspyre.spec import CALIBRATED, SPYRE_CARD_V1
 
-ARCHITECTURE = "spyre-card-v1"
+ARCHITECTURE = CALIBRATED.version
 Device = Union[int, str, torch.device, None]
 
 

@@ -32,7 +32,7 @@ aten = torch.ops.aten
 # no lowering looks at their value.
 _SCALARS = frozenset({"other", "value", "min", "max", "alpha"})
 _FLOAT_ONLY = frozenset({"alpha"})  # 1 is the default, and worth its own program
-_BY_VALUE = frozenset({"histc"})  # but for ops whose lowerings do
+_BY_VALUE = frozenset({"histc", "scatter"})  # but for ops whose lowerings do
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 _UNSERVED_TAGS = {
     torch.Tag.nondeterministic_seeded: "it draws random numbers",
@@ -141,7 +141,9 @@ def functional(op: OpOverload) -> OpOverload | None:
         candidate = getattr(packet, other)
         if candidate._schema.is_mutable or any(r.alias_info for r in candidate._schema.returns):
             continue
-        if [(a.name, str(a.type)) for a in candidate._schema.arguments][: len(wanted)] == wanted:
+        given = [(a.name, str(a.type)) for a in candidate._schema.arguments]
+        left = candidate._schema.arguments[len(wanted) :]
+        if given[: len(wanted)] == wanted and all(a.has_default_value() for a in left):
             found: OpOverload = candidate
             return found
     return None

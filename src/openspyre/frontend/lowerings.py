@@ -7,12 +7,14 @@ that the card cannot evaluate become calls through the dispatcher, counted as fa
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import sympy
 import torch
 from torch._inductor import ir
+from torch._inductor.codegen.common import pointwise_overrides_data
 from torch._inductor.lowering import (
     fallback_handler,
     lowerings,
@@ -24,19 +26,17 @@ from torch._inductor.lowering import (
 from torch._inductor.virtualized import V, ops
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
 
+from openspyre.frontend.functions import FUNCTIONS
+
 aten, prims = torch.ops.aten, torch.ops.prims
 Box = Any  # Inductor's TensorBox
 Factors = Callable[[Sequence[Any], Sequence[Any]], tuple[Any, Any]]
 
-# Scalar functions outside the op table, scans that are not sums, assertions.
+# Scans that are not sums, lookups that reach past what Inductor knows of them, assertions, and
+# functions of one number; those outside the op table are found by `_without_row`.
 FALLBACKS = (
-    "aten.lgamma aten.digamma aten.polygamma aten.erfinv aten.igamma aten.igammac aten.i0 "
-    "aten.special_i0e aten.special_i1 aten.special_i1e aten.special_ndtri aten.special_log_ndtr "
-    "aten.special_erfcx aten.special_zeta aten.special_bessel_j0 aten.special_bessel_j1 "
-    "aten.special_bessel_y0 aten.special_bessel_y1 aten.special_modified_bessel_i0 "
-    "aten.special_modified_bessel_i1 aten.special_modified_bessel_k0 "
-    "aten.special_modified_bessel_k1 aten.nextafter aten.frexp.Tensor "
-    "aten.logcumsumexp aten.view.dtype "
+    "aten.lgamma aten.erfinv aten.nextafter aten.frexp.Tensor aten.logcumsumexp aten.view.dtype "
+    "aten.fractional_max_pool2d aten.fractional_max_pool3d "
     "aten._assert_async.msg aten._functional_assert_async.msg"
 )
 
@@ -44,7 +44,7 @@ FALLBACKS = (
 @functools.cache
 def register() -> None:
     """Put the lowerings into Inductor's tables; graphs of other devices keep the stock ones."""
-    from openspyre.frontend import composite_nests, convolution, scaled_matmul, sorting
+    from openspyre.frontend import composite_nests, convolution, running, scaled_matmul, sorting
 
     for op, lowering in (
         (aten.mm.default, mm),
@@ -64,11 +64,19 @@ def register() -> None:
         (aten.searchsorted.Tensor, sorting.searchsorted),
         (aten.bucketize.Tensor, sorting.bucketize),
         (aten.histc.default, sorting.histc),
+        (aten.cummax.default, running.cummax),
+        (aten.cummin.default, running.cummin),
+        (aten.nanmedian.dim, sorting.nanmedian),
+        (aten.nanmedian.default, sorting.nanmedian_of_all),
+        (aten.mode.default, sorting.mode),
+        (aten.avg_pool2d_backward.default, functools.partial(averaged_backward, 2)),
+        (aten.avg_pool3d_backward.default, functools.partial(averaged_backward, 3)),
+        (aten.var_mean.correction, var_mean),
         (aten.div.Tensor_mode, divided),
         (aten.div.Scalar_mode, divided),
     ):
         user_lowerings[op] = lowering
-    for op in _overloads(FALLBACKS):
+    for op in (*_overloads(FALLBACKS), *_without_row()):
         user_lowerings[op] = functools.partial(called, op)
     own = torch.ops.spyre
     register_lowering(own.linear.default, type_promotion_kind=None)(composite_nests.linear)
@@ -85,6 +93,18 @@ def _overloads(names: str) -> list[Any]:
     return found
 
 
+def _without_row() -> Iterator[Any]:
+    """The ops of Inductor's scalar functions that the card has neither a row for nor composes."""
+    for name, facts in pointwise_overrides_data.items():
+        packet = getattr(aten, facts.name, None)
+        if name in FUNCTIONS or packet is None:
+            continue
+        for overload in packet.overloads():
+            op = getattr(packet, overload)
+            if not op._schema.is_mutable:
+                yield op
+
+
 def on_card(*boxes: Any) -> bool:
     devices = [b.get_device() for b in boxes if isinstance(b, ir.IRNode)]
     return any(d is not None and d.type == "spyre" for d in devices)
@@ -97,6 +117,28 @@ def divided(a: Box, b: Any, *, rounding_mode: str | None = None) -> Box:
     kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
     operands, _ = transform_args([a, b], {}, True, kind, False)
     return make_pointwise(lambda x, y: ops.floordiv(x, y))(*operands)
+
+
+def var_mean(x: Box, axis: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    """The mean of nothing is NaN; stock makes it 0."""
+    places = range(len(x.get_size())) if axis is None or axis == [] else axis
+    extents = [x.get_size()[place] for place in places]
+    if not on_card(x) or not any(V.graph.sizevars.statically_known_equals(e, 0) for e in extents):
+        return None
+    mean = lowerings[aten.mean](x, axis, keepdim=keepdim)
+    nothing = lowerings[aten.full](
+        mean.get_size(), math.nan, dtype=x.get_dtype(), device=x.get_device()
+    )
+    return nothing, mean
+
+
+def averaged_backward(dims: int, *args: Any) -> Any:
+    """The last windows of pooling with ceil_mode may be short; stock divides by whole ones."""
+    *_, ceil_mode, _, divisor = args
+    if not ceil_mode or divisor is not None:
+        return None
+    op = aten.avg_pool2d_backward if dims == 2 else aten.avg_pool3d_backward
+    return called(op.default, *args)
 
 
 def called(op: Any, *args: Any, **kwargs: Any) -> Any:

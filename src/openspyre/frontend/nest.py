@@ -134,6 +134,13 @@ class Nest:
         self.lookups[name] = lookup
         self.domain = self.domain.refined({name: (Expr.of(0), extent - 1)})
 
+    def lookup_of(self, name: str) -> Lookup | None:
+        """What `name` looks up, be it under the name of an equal one."""
+        for known, lookup in self.lookups.items():
+            if known == name or self.known.get(name) == Expr.var(known):
+                return lookup
+        return None
+
     def _index_source(self, value: Value) -> Load:
         """A plain load of an integer tensor that gives `value`."""
         scalar = value.scalar

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,27 +10,20 @@ import torch
 from torch._inductor import config
 from torch._inductor.debug import DebugContext
 from torch._inductor.decomposition import select_decomp_table
-from torch._inductor.exc import OperatorIssue
 from torch._inductor.fx_passes.post_grad import view_to_reshape
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import StorageBox
 from torch._inductor.scheduler import NopKernelSchedulerNode
 from torch._inductor.virtualized import V
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    UnsupportedFakeTensorException,
-    UnsupportedOperatorException,
-)
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from openspyre.errors import BrokenInvariant, SpyreError, Unsupported
+from openspyre.errors import Unsupported
 from openspyre.frontend.activation import PATCH
 from openspyre.frontend.eager import reason
 from openspyre.frontend.eager_call import Form, Inputs, SizeSource, Source
 from openspyre.frontend.eager_fakes import Sizes, fakes_of
+from openspyre.frontend.not_lowered import NotOneKernel, what_inductor_does_not_know
 from openspyre.frontend.patterns import Answer, Asked
 from openspyre.frontend.scheduling import region_kernel
 from openspyre.ir.index import Expr
@@ -41,25 +33,6 @@ from openspyre.ir.text import print_kernel
 aten = torch.ops.aten
 
 _STRIDES = (2, 2**40)  # what a stride may be: one program serves them all
-# What PyTorch raises for an op that it cannot trace with fake tensors, or lower.
-_NOT_LOWERED = (
-    OperatorIssue,
-    GuardOnDataDependentSymNode,
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    UnsupportedFakeTensorException,
-    UnsupportedOperatorException,
-)
-
-
-class NotOneKernel(Exception):
-    """The op is no single kernel of the card; the text says why.
-
-    Attributes:
-        exact: sizes without which that may be otherwise.
-    """
-
-    exact: tuple[tuple[SizeSource, int], ...] = ()
 
 
 class _ResultIsView(NotOneKernel):
@@ -174,7 +147,7 @@ def _attempt(
     """
     sizes = Sizes()
     try:
-        with _what_inductor_does_not_know():
+        with what_inductor_does_not_know():
             return _traced(op, call, inputs, outputs, sizes, symbolic=symbolic, copied=copied)
     except Unsupported as error:
         refused = NotOneKernel(reason(error))
@@ -224,8 +197,26 @@ def _traced(
             raise NotOneKernel(f"it computes with the size {symbol}, which no tensor has")
     if any(symbol not in sizes.sources for symbol in sizes.exact()):
         raise NotOneKernel("its lowering depends on the value of a number")
-    exact = _known_sizes(sizes, inputs, outputs)
+    exact = _known_sizes(sizes, inputs, outputs, _behind_ones(kernel, tensors, outputs))
+    values = dict(exact)
+    fixed = {s: (values[o],) * 2 for s, o in sizes.sources.items() if o in values}
+    limits = {s: fixed.get(s, limit) for s, limit in kernel.limits.items()}
+    kernel = replace(kernel, limits=limits)
     return Lowered(kernel, sources, tensors, dict(sizes.sources), exact)
+
+
+def _behind_ones(
+    kernel: Kernel, tensors: Mapping[str, tuple[int, Form]], outputs: Sequence[Form]
+) -> frozenset[str]:
+    """The symbols that make a size of a result 1, which is part of the pattern: that size has
+    no stride of its own."""
+    found: set[str] = set()
+    for name, (_, form) in tensors.items():
+        if any(form is output for output in outputs):
+            for dim, size in enumerate(form.sizes):
+                if size == 1:
+                    found |= kernel.tensors[name].shape[dim].names
+    return frozenset(found)
 
 
 def _with_own_temporaries(kernel: Kernel, sources: Mapping[str, Source]) -> Kernel:
@@ -239,30 +230,16 @@ def _with_own_temporaries(kernel: Kernel, sources: Mapping[str, Source]) -> Kern
 
 
 def _known_sizes(
-    sizes: Sizes, inputs: Inputs, outputs: Sequence[Form]
+    sizes: Sizes,
+    inputs: Inputs,
+    outputs: Sequence[Form],
+    also: frozenset[str] = frozenset(),
 ) -> tuple[tuple[SizeSource, int], ...]:
     """The sizes that lowering looked at, with their values."""
     asked = Asked.of(inputs, outputs)
-    sources = (sizes.sources[s] for s in sizes.exact() if s in sizes.sources)
+    known = sorted({*sizes.exact(), *also})
+    sources = (sizes.sources[s] for s in known if s in sizes.sources)
     return tuple((source, asked.size(source)) for source in sources)
-
-
-@contextmanager
-def _what_inductor_does_not_know() -> Iterator[None]:
-    """Turns what PyTorch raises for an op that it cannot trace or lower into NotOneKernel."""
-    try:
-        yield
-    except _NOT_LOWERED as error:
-        if (own := _own_error(error)) is not None:
-            raise own from None
-        raise NotOneKernel(f"Inductor cannot lower it: {_first_line(error)}") from error
-
-
-def _own_error(error: BaseException | None) -> SpyreError | BrokenInvariant | NotOneKernel | None:
-    """What our lowerings raised, for Inductor raises an error of its own in its place."""
-    while error is not None and not isinstance(error, (SpyreError, BrokenInvariant, NotOneKernel)):
-        error = error.__cause__ or error.__context__
-    return error
 
 
 def _name(op: OpOverload) -> str:
@@ -391,8 +368,3 @@ def _sources(
         if isinstance(leaf, Form) and leaf.on_card:
             tensors[name] = (origin[1], leaf)
     return sources, tensors
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:150]}" if lines else type(error).__name__

@@ -114,14 +114,14 @@ class Recorder(DefaultHandler):
                 return total
             case sympy.Pow(args=[x, y]) if not expr.is_integer:
                 return self.a.apply("pow", self._of_sympy(x), self._of_sympy(y), dtype=F32)
-        if any(symbol.name in self.nest.lookups for symbol in expr.free_symbols):
+        if any(self.nest.lookup_of(symbol.name) is not None for symbol in expr.free_symbols):
             return self._of_looked_up(expr)
         return self.a.index(self._expr(expr))
 
     def _of_looked_up(self, expr: sympy.Expr) -> Value:
         """An integer expression over lookups, computed from what they read."""
         match expr:
-            case sympy.Symbol() if (lookup := self.nest.lookups.get(expr.name)) is not None:
+            case sympy.Symbol() if (lookup := self.nest.lookup_of(expr.name)) is not None:
                 dtype = self.nest.region.tensors[lookup.tensor].dtype.compute
                 stored = torch.int64 if dtype is DType.I64 else torch.int32
                 load = self.a.load(Load(lookup.tensor, lookup.index, dtype), stored)

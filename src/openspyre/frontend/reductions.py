@@ -32,6 +32,8 @@ def reduced(nest: Nest, kind: str, value: Value, dtype: torch.dtype) -> Any:
             return Pending(Kind.REDUCE, nest.a.truth(value).scalar, "any", torch.bool)
         case "max" | "min" if value.dtype == torch.bool:
             return _bool_extreme(nest, value, kind)
+        case "sum" | "prod" if _accumulated(dtype, value.dtype) == torch.bool:
+            return _bool_extreme(nest, value, "max" if kind == "sum" else "min")
         case "sum" | "prod" | "max" | "min":
             wide = nest.a.converted(value, _accumulated(dtype, value.dtype))
             return Pending(Kind.REDUCE, wide.scalar, kind, wide.dtype)

@@ -31,7 +31,7 @@ from torch._inductor.utils import get_fused_kernel_name, sympy_product
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
-from openspyre.frontend import ahead, device_calls, foreign_dtypes, lowerings
+from openspyre.frontend import ahead, decompositions, device_calls, foreign_dtypes, lowerings
 from openspyre.frontend.importer import imported
 from openspyre.frontend.wrapper import SpyreWrapper
 from openspyre.ir.kernel import Kernel as Region
@@ -158,6 +158,7 @@ def _version() -> bytes:
 def _register() -> None:
     device_calls.register()
     lowerings.register()
+    decompositions.register()
     ahead.register()
     register_backend_for_device(
         "spyre", SpyreScheduling, SpyreWrapper, ahead.SpyreCppWrapper, device_custom_pass=LastPass()

@@ -70,12 +70,32 @@ def kthvalue(x: Box, k: Any, dim: int = -1, keepdim: bool = False) -> Any:
 
 def median(x: Box, dim: int, keepdim: bool = False) -> Any:
     """aten.median.dim: the lower median, or the first NaN."""
+
+    def target(n: Any, nans: Any) -> Any:
+        first = ops.sub(ops.index_expr(n, I32), nans)
+        middle = ops.index_expr(FloorDiv(n - 1, 2), I32)
+        return ops.where(ops.gt(nans, ops.constant(0, I32)), first, middle)
+
+    return _median(x, dim, keepdim, target)
+
+
+def nanmedian(x: Box, dim: int, keepdim: bool = False) -> Any:
+    """aten.nanmedian.dim: the lower median of the numbers; NaN where a row has none."""
+
+    def target(n: Any, nans: Any) -> Any:
+        last = ops.sub(ops.index_expr(n - 1, I32), nans)
+        return ops.truncdiv(last, ops.constant(2, I32))
+
+    return _median(x, dim, keepdim, target)
+
+
+def _median(x: Box, dim: int, keepdim: bool, target: Callable[[Any, Any], Any]) -> Any:
+    """The element of a rank that depends on the length of the row and how many NaN are in it."""
     if not ours.on_card(x):
         return None
     n = x.get_size()[dim] if x.get_size() else sympy.S.One
-    middle = FloorDiv(n - 1, 2)
     if not x.get_dtype().is_floating_point or not x.get_size():
-        return _ranked(x, dim, keepdim, lambda _: ops.index_expr(middle, I32))
+        return _ranked(x, dim, keepdim, lambda _: target(n, ops.constant(0, I32)))
     dim %= len(x.get_size())
     x.realize()
     load = x.make_loader()
@@ -86,18 +106,64 @@ def median(x: Box, dim: int, keepdim: bool = False) -> Any:
     rows = [s for d, s in enumerate(x.get_size()) if d != dim]
     numbers = _sum(x, I32, rows, [n], lambda i, r: is_nan(_inserted(i, dim), r)).make_loader()
 
-    def target(index: Index) -> Any:
-        count = numbers([i for d, i in enumerate(index) if d != dim])
-        first = ops.sub(ops.index_expr(n, I32), count)
-        return ops.where(ops.gt(count, ops.constant(0, I32)), first, ops.index_expr(middle, I32))
+    def wanted(index: Index) -> Any:
+        return target(n, numbers([i for d, i in enumerate(index) if d != dim]))
 
-    return _ranked(x, dim, keepdim, target)
+    return _ranked(x, dim, keepdim, wanted)
 
 
 def median_of_all(x: Box) -> Any:
     """aten.median.default."""
     found = median(lowerings[aten.view](x, [-1]), 0) if ours.on_card(x) else None
     return None if found is None else found[0]
+
+
+def nanmedian_of_all(x: Box) -> Any:
+    """aten.nanmedian.default."""
+    found = nanmedian(lowerings[aten.view](x, [-1]), 0) if ours.on_card(x) else None
+    return None if found is None else found[0]
+
+
+def mode(x: Box, dim: int = -1, keepdim: bool = False) -> Any:
+    """aten.mode: the least of the values that occur most often, and the last place of it."""
+    if not ours.on_card(x):
+        return None
+    if not x.get_size():
+        return _only(x)
+    dim %= len(x.get_size())
+    n = x.get_size()[dim]
+    if not _at_most(n, LONGEST):
+        return None
+    x.realize()
+    load, size = x.make_loader(), x.get_size()
+    shape = [sympy.S.One if d == dim else s for d, s in enumerate(size)]
+    rank = _ranks(x, dim, descending=False)
+
+    def alike(index: Index, r: Index) -> Any:
+        itself = ops.eq(ops.index_expr(r[0], I32), ops.index_expr(index[dim], I32))
+        found = ops.eq(load(index), load(_with(index, dim, r[0])))
+        return ops.to_dtype(ops.or_(found, itself), I32)  # NaN is like nothing but itself
+
+    count = _sum(x, I32, size, [n], alike).make_loader()
+
+    def worth(index: Index, r: Index) -> Any:
+        """Larger for more frequent values, then for earlier ones, then for later places."""
+        at = _with(index, dim, r[0])
+        length, frequent = ops.index_expr(n, I64), ops.to_dtype(count(at), I64)
+        # The place among equal ones: elements of lower rank are less, or equal and before.
+        return ops.sub(ops.mul(frequent, length), ops.to_dtype(rank(at), I64))
+
+    best = _reduced(x, I64, shape, [n], worth, "max").make_loader()
+    # That is the first of the values in question; the last of them lies one less than its count on.
+
+    def target(index: Index) -> Any:
+        length = ops.index_expr(n, I64)
+        frequent = ops.floordiv(ops.add(best(index), ops.sub(length, ops.constant(1, I64))), length)
+        first = ops.sub(ops.mul(frequent, length), best(index))
+        last = ops.add(first, ops.sub(frequent, ops.constant(1, I64)))
+        return ops.to_dtype(last, I32)
+
+    return _ranked(x, dim, keepdim, target)
 
 
 def searchsorted(
@@ -288,9 +354,20 @@ def _sum(
     reduced: Sequence[Any],
     inner: Callable[[Index, Index], Any],
 ) -> Box:
+    return _reduced(like, dtype, ranges, reduced, inner, "sum")
+
+
+def _reduced(
+    like: Box,
+    dtype: torch.dtype,
+    ranges: Sequence[Any],
+    reduced: Sequence[Any],
+    inner: Callable[[Index, Index], Any],
+    kind: Any,
+) -> Box:
     total: Any = ir.Reduction.create(
         device=like.get_device(), dst_dtype=dtype, src_dtype=dtype, inner_fn=inner,
-        ranges=list(ranges), reduction_ranges=list(reduced), reduction_type="sum",
+        ranges=list(ranges), reduction_ranges=list(reduced), reduction_type=kind,
     )  # fmt: skip
     total.realize()
     return total

@@ -31,7 +31,9 @@ through a buffer finds bytes that were last written through this buffer, in the 
 and an instruction writes no byte of LX that it reads as another operand (a vector instruction may
 store every point where it read it). Tensors in the pool are told apart by their slots: a slot whose
 formula names the pool's is a tensor's address, and what is loaded through it (or a slot computed
-from it) was last stored through it.
+from it) was last stored through it. Nor are elements taken apart: all places of a buffer have
+elements of one size, whose bases and coefficients are multiples of it. LX has no byte order then:
+a program means the same on every host. (Device memory is the host's own, as PyTorch sees it.)
 
 Operands. A place is base + sum over axes of coefficient x coordinate, in bytes. The coordinate is
 absolute (ABSOLUTE), relative to the core's low (CORE), or relative to the start of the current

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
@@ -14,7 +15,8 @@ from openspyre.ir.kernel import Kernel, Role
 from openspyre.ir.text import parse_kernel
 from openspyre.numerics import parse_numerics
 from openspyre.runtime.check import argument_spans, check_program
-from openspyre.runtime.saved import Launch, SavedKernel, Use
+from openspyre.runtime.host_memory import HOST_SHARE, available_host_memory
+from openspyre.runtime.saved import InvalidRun, Launch, SavedKernel, Use
 from openspyre.runtime.sizes import limits_of
 from openspyre.spec import CardSpec
 
@@ -60,12 +62,20 @@ def replayed(
         debug: modes of the card for the runs.
     """
     region = parse_kernel(kernel.text)
+    if any(len(one) != len(region.symbols) for one in _all_sizes(kernel)):
+        raise InvalidRun(f"{kernel.name} was launched with other sizes than its text has")
+    if any(len(b.before) != len(b.after) for one in kernel.launches for b in one.blocks):
+        raise InvalidRun(f"a block of {kernel.name} has another size after the launch")
     for sizes in kernel.refused:
         yield _refused(kernel, region, sizes, card)
     launches = {(launch.variant, launch.sizes): launch for launch in kernel.launches}
     for use in kernel.uses:
         found = launches.get((use.variant, use.sizes))
         yield _replayed(kernel, region, use, found, card, again=again, debug=debug)
+
+
+def _all_sizes(kernel: SavedKernel) -> list[tuple[int, ...]]:
+    return [*(use.sizes for use in kernel.uses), *kernel.refused]
 
 
 def _refused(
@@ -111,6 +121,10 @@ def _replayed(
 def _machine(
     memory: int, card: CardSpec, debug: DebugMode, data: bytes
 ) -> Iterator[tuple[SoftwareCard, LoadedProgram]]:
+    if memory > HOST_SHARE * available_host_memory():
+        raise MemoryError(
+            f"the launch takes {memory} bytes of memory, which this host has not left"
+        )
     with SoftwareCard(memory=memory, spec=card, debug=debug) as machine:
         loaded = machine.load(machine.store(data), len(data))
         try:
@@ -142,9 +156,23 @@ def _run(machine: SoftwareCard, loaded: LoadedProgram, launch: Launch) -> list[b
     ]
     pool = machine.allocate(loaded.pool_bytes, stick)
     numerics = parse_numerics(launch.numerics)
-    machine.launch(loaded, addresses, launch.sizes, launch.scalars, pool, numerics)
+    arguments = loaded, addresses, launch.sizes, launch.scalars, pool, numerics
+    _interruptible(machine, lambda: machine.launch(*arguments))
     blocks = zip(places, launch.blocks, strict=True)
     return [machine.read(address, len(block.after)) for address, block in blocks]
+
+
+def _interruptible(machine: SoftwareCard, launch: Callable[[], None]) -> None:
+    """A launch on a thread of its own, so that Ctrl-C ends it."""
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(launch)
+        try:
+            running.result()
+        except KeyboardInterrupt:
+            while not running.done():
+                machine.interrupt()
+                wait([running], 0.01)
+            raise
 
 
 def _compared(

@@ -14,20 +14,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, get_args, get_origin, get_type_hints
 
 from openspyre.errors import SpyreError
+from openspyre.runtime.host_memory import HOST_SHARE, available_host_memory
 from openspyre.runtime.whole_file import write_whole
 
 MAGIC = b"SPYRERUN"
 VERSION = 2
 _HEAD = struct.Struct("<8sIQQ32s")
-_LARGEST = 1 << 40  # bytes of one blob: more is nonsense
+_OF_HEADER = 40  # bytes of objects that one of the header's may become
+_LARGEST_PHASE = 1 << 20
+_WORD = 1 << 63
 
 
 class InvalidRun(SpyreError, ValueError):
@@ -225,94 +229,142 @@ def is_run(path: Path) -> bool:
 
 
 def read_run(path: Path) -> Run:
-    """The run in a file.
+    """The run in a file. Whatever the file says, it takes no more memory than the host has.
 
     Raises:
-        InvalidRun: it holds none, is damaged, or is of another version.
+        InvalidRun: it holds none, is damaged, is too large, or is of another version.
         OSError: it cannot be read.
     """
-    data = path.read_bytes()
-    header, blobs = _checked(data, path)
+    header, blobs = _checked(path)
     try:
-        return _run(_restored(json.loads(header), blobs))
-    except (KeyError, TypeError, ValueError, zlib.error) as error:  # right checksum, wrong content
-        raise InvalidRun(f"{path} is not a run", why=f"its header does not fit: {error}") from None
+        run: Run = built(Run, _Restorer(blobs, path).restored(json.loads(header)))
+        for kernel in run.kernels:
+            _check(kernel)
+    except InvalidRun:
+        raise
+    except (ValueError, RecursionError, zlib.error) as error:
+        why = f"its header does not fit: {error}"  # right checksum, wrong content
+        raise InvalidRun(f"{path} is not a run", why=why) from None
+    return run
 
 
-def _checked(data: bytes, path: Path) -> tuple[bytes, bytes]:
+def _checked(path: Path) -> tuple[bytes, bytes]:
     again = "copy it again from where it was made"
-    if not data.startswith(MAGIC):
-        hint = "`spyre capture` and `spyre report --save` write such files"
-        raise InvalidRun(f"{path} is not a run of the card", why="it begins otherwise", hint=hint)
-    if len(data) < _HEAD.size:
-        raise InvalidRun(f"{path} is cut short", why=f"it has {len(data)} bytes", hint=again)
-    _, version, header, blobs, digest = _HEAD.unpack_from(data)
-    if version != VERSION:
-        raise InvalidRun(
-            f"{path} has format {version}, this version of openspyre reads {VERSION}",
-            hint="use the version of openspyre that wrote it, or capture the run again",
-        )
-    expected = _HEAD.size + header + blobs
-    if len(data) < expected:
-        why = f"it has {len(data)} bytes of {expected}"
-        raise InvalidRun(f"{path} is cut short", why=why, hint=again)
-    rest = data[_HEAD.size :]
+    with open(path, "rb") as file:
+        head = file.read(_HEAD.size)
+        if not head.startswith(MAGIC):
+            hint = "`spyre capture` and `spyre report --save` write such files"
+            raise InvalidRun(
+                f"{path} is not a run of the card", why="it begins otherwise", hint=hint
+            )
+        if len(head) < _HEAD.size:
+            raise InvalidRun(f"{path} is cut short", why=f"it has {len(head)} bytes", hint=again)
+        _, version, header, blobs, digest = _HEAD.unpack(head)
+        if version != VERSION:
+            raise InvalidRun(
+                f"{path} has format {version}, this version of openspyre reads {VERSION}",
+                hint="use the version of openspyre that wrote it, or capture the run again",
+            )
+        size, expected = os.fstat(file.fileno()).st_size, _HEAD.size + header + blobs
+        if size != expected:
+            what = "is cut short" if size < expected else "is damaged"
+            raise InvalidRun(f"{path} {what}", why=f"it has {size} bytes of {expected}", hint=again)
+        _require_memory(path, _OF_HEADER * header + blobs)
+        rest = file.read(header + blobs)
+    if len(rest) < header + blobs:
+        raise InvalidRun(f"{path} is cut short", why="it shrinks while it is read", hint=again)
     if _digest(header, blobs, rest) != digest:
         raise InvalidRun(f"{path} is damaged", why="its checksum does not fit", hint=again)
     return rest[:header], rest[header:]
 
 
-def _restored(value: Any, blobs: bytes) -> Any:
-    match value:
-        case {"blob": [int(at), int(packed), int(size)], **rest} if not rest:
-            return _unpacked(blobs[at : at + packed], size)
-        case dict():
-            return {key: _restored(item, blobs) for key, item in value.items()}
-        case list():
-            return tuple(_restored(item, blobs) for item in value)
-        case _:
-            return value
+def _require_memory(path: Path, needed: int) -> None:
+    if needed > HOST_SHARE * available_host_memory():
+        why = f"{needed / (1 << 30):.1f} GiB of memory would be needed"
+        raise InvalidRun(f"{path} is too large for this host", why=why)
 
 
-def _unpacked(packed: bytes, size: int) -> bytes:
-    if not 0 <= size < _LARGEST:
-        raise ValueError(f"a blob of {size} bytes")
-    data = zlib.decompressobj().decompress(packed, size + 1)
-    if len(data) != size:
-        raise ValueError(f"a blob has {len(data)} bytes instead of {size}")
-    return data
+class _Restorer:
+    """Puts the blobs where the header names them; one that is named twice is unpacked once."""
+
+    def __init__(self, blobs: bytes, path: Path) -> None:
+        self._blobs, self._path = blobs, path
+        self._known: dict[tuple[int, int, int], bytes] = {}
+        self._bytes = 0
+
+    def restored(self, value: Any) -> Any:
+        match value:
+            case {"blob": [int(at), int(packed), int(size)], **rest} if not rest:
+                return self._unpacked(at, packed, size)
+            case dict():
+                return {key: self.restored(item) for key, item in value.items()}
+            case list():
+                return tuple(map(self.restored, value))
+            case _:
+                return value
+
+    def _unpacked(self, at: int, packed: int, size: int) -> bytes:
+        place = at, packed, size
+        if place not in self._known:
+            if min(place) < 0:
+                raise ValueError(f"a blob at {at} of {packed} bytes, unpacked {size}")
+            self._bytes += size
+            _require_memory(self._path, self._bytes)
+            data = zlib.decompressobj().decompress(self._blobs[at : at + packed], size + 1)
+            if len(data) != size:
+                raise ValueError(f"a blob has {len(data)} bytes instead of {size}")
+            self._known[place] = data
+        return self._known[place]
 
 
-T = TypeVar("T")
+def _check(kernel: SavedKernel) -> None:
+    """What types do not say: numbers that name other things, and sizes."""
+    variants = range(len(kernel.variants))
+    if any(use.variant not in variants for use in kernel.uses):
+        raise ValueError(f"a use of {kernel.name} names a variant that is not there")
+    for launch in kernel.launches:
+        if launch.variant not in variants:
+            raise ValueError(f"a launch of {kernel.name} names a variant that is not there")
+        if any(not -1 <= block < len(launch.blocks) for block, _ in launch.arguments):
+            raise ValueError(f"a launch of {kernel.name} names a block that is not there")
+        if any(not 0 <= block.phase < _LARGEST_PHASE for block in launch.blocks):
+            raise ValueError(f"a block of {kernel.name} has no place")
 
 
-def _made(kind: type[T], values: Mapping[str, Any]) -> T:
-    names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
-    if set(values) != names:
-        raise ValueError(f"{kind.__name__} has fields {sorted(values)}")
-    return kind(**values)
+# --- types ------------------------------------------------------------------------------------
 
 
-def _run(values: Mapping[str, Any]) -> Run:
-    run = _made(Run, values)
-    return replace(
-        run,
-        kernels=tuple(_kernel(k) for k in values["kernels"]),
-        spans=tuple(_made(Span, s) for s in values["spans"]),
-        fallbacks=tuple(_made(Fallback, f) for f in values["fallbacks"]),
-    )
+def built(kind: Any, value: Any) -> Any:
+    """A value read from JSON (lists as tuples) as the type that an annotation names.
+
+    Raises:
+        ValueError: it is another one.
+    """
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = get_type_hints(kind)
+        if not isinstance(value, dict) or set(value) != set(hints):
+            raise ValueError(f"{_word(kind)} has other fields")
+        return kind(**{name: built(hints[name], value[name]) for name in hints})
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is tuple and isinstance(value, tuple):
+        each = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
+        if len(each) == len(value):
+            return tuple(map(built, each, value))
+    elif origin is Mapping and isinstance(value, dict):
+        return {name: built(arguments[1], item) for name, item in value.items()}
+    elif kind is Any or _is_plain(kind, value):
+        return value
+    raise ValueError(f"{repr(value)[:40]} where {_word(kind)} belongs")
 
 
-def _kernel(values: Mapping[str, Any]) -> SavedKernel:
-    kernel = _made(SavedKernel, values)
-    return replace(
-        kernel,
-        variants=tuple(_made(Variant, v) for v in values["variants"]),
-        uses=tuple(_made(Use, u) for u in values["uses"]),
-        launches=tuple(_launch(launch) for launch in values["launches"]),
-    )
+def _is_plain(kind: Any, value: Any) -> bool:
+    if kind is float and isinstance(value, float):
+        return True
+    if kind is int or kind is float:
+        is_int = isinstance(value, int) and not isinstance(value, bool)
+        return is_int and -_WORD <= value < _WORD
+    return isinstance(kind, type) and isinstance(value, kind)
 
 
-def _launch(values: Mapping[str, Any]) -> Launch:
-    launch = _made(Launch, values)
-    return replace(launch, blocks=tuple(_made(Block, b) for b in values["blocks"]))
+def _word(kind: Any) -> str:
+    return getattr(kind, "__name__", str(kind))

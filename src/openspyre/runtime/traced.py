@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from math import inf
 
 from openspyre.card.native import Events, LoadedProgram, Report, SoftwareCard
 from openspyre.ir.binary import decode
@@ -29,6 +30,9 @@ def card_of(numbers: Mapping[str, float]) -> CardSpec:
             why=differing,
             hint="use the version of openspyre that wrote it",
         )
+    wrong = [name for name, value in numbers.items() if not 0 < value < inf]
+    if wrong:
+        raise InvalidRun("the run's card is none", why=f"{', '.join(wrong)}: not positive")
     whole = {f.name for f in fields(CardSpec) if f.type == "int"}
     return CardSpec(**{n: int(v) if n in whole else v for n, v in numbers.items()})  # type: ignore[arg-type]
 

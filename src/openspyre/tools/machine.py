@@ -23,7 +23,7 @@ from openspyre.ir.binary import VERSION
 from openspyre.numerics import Numerics
 from openspyre.runtime.cache import chosen_cache
 from openspyre.settings import Settings, settings
-from openspyre.spec import SPYRE_CARD_V1, CardSpec
+from openspyre.spec import CALIBRATED, SPYRE_CARD_V1, CardSpec
 
 AsObject = Annotated[bool, typer.Option("--json", help="Print a JSON object.")]
 _GRADES = {
@@ -62,7 +62,7 @@ def info(as_object: AsObject = False) -> None:
             table.add_row(name, escape(f"{value}"))
         console.print(table)
     columns = ("number", "value", "unit", "", "source")
-    table = Table(*columns, title="spyre-card-v1", title_justify="left", box=None)
+    table = Table(*columns, title=CALIBRATED.version, title_justify="left", box=None)
     for name, fact in found["card"].items():
         table.add_row(name, f"{fact['value']:g}", fact["unit"], fact["grade"], fact["source"])
     console.print(table)

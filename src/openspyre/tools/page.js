@@ -47,8 +47,10 @@ function drawRoofline() {
     {
       type: "scatter", mode: "markers", name: "kernels", x: xs, y: shown.map((k) => k.teraops),
       text: shown.map((k) => `${k.name}<br>${k.cycles.toLocaleString()} cycles, ${k.limiting}`),
-      marker: { size: 11, color: shown.map((k) => Math.log10(k.cycles + 1)), colorscale: "YlOrRd", reversescale: true,
-        line: { width: 1, color: "#444" } },
+      marker: {
+        size: 11, color: shown.map((k) => Math.log10(k.cycles + 1)),
+        colorscale: "YlOrRd", reversescale: true, line: { width: 1, color: "#444" },
+      },
       hovertemplate: "%{text}<br>%{x:.2f} ops/byte, %{y:.3f} Tops/s<extra></extra>",
     },
   ], {

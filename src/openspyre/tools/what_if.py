@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, fields, replace
 
 from openspyre.errors import SpyreError
-from openspyre.spec import SPYRE_CARD_V1, CardSpec
+from openspyre.spec import CALIBRATED, SPYRE_CARD_V1, CardSpec
 
 _BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 1e3, "MB": 1e6, "GB": 1e9}
 _UNITS: Mapping[str, Mapping[str, float]] = {
@@ -73,7 +73,7 @@ def notes(changes: Sequence[str]) -> tuple[str, ...]:
     names = {change.partition("=")[0].strip() for change in changes}
     found = []
     if names:
-        found.append("a changed card: the held-out error is that of spyre-card-v1")
+        found.append(f"a changed card: the held-out error is that of {CALIBRATED.version}")
     if "lx_bytes" in names and "lx_usable" not in names:
         found.append("lx_usable follows lx_bytes: 80 % of all but 64 KiB")
     if "dram_peak" in names and "dram_oneway" not in names:
