@@ -24,6 +24,7 @@ op s reduce i0:1 | r0:{rows} r1:{columns}
 """
 HOURS = f"""
 import os, signal, threading, torch, openspyre
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 openspyre.require()
 from openspyre.runtime.launch import load_kernel
 x, y = torch.ones(1, device="spyre"), torch.empty(1, device="spyre")
