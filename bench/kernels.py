@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -121,7 +121,7 @@ class Timed:
 
     cycles: int = 0
     pt_busy: int = 0
-    work: Work = Work()  # noqa: RUF009 - frozen
+    work: Work = field(default_factory=Work)
 
     def __add__(self, other: Timed) -> Timed:
         return Timed(

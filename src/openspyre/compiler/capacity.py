@@ -54,38 +54,48 @@ def _soonest(kernel: Kernel, step: Step, division: Division, work: Work, card: C
     those of ops' own loops, or with none.
     """
     split = split_of(step, division)
-    ranked = soonest(work, split, card)
+    local = local_sizes(work, split)
+    tried = [
+        _Tiled(cycles, _with_loops(step, work, a, b), _Sizes.of(work, local, a, b))
+        for cycles, a, b in soonest(work, split, card)
+    ]
     fitting = []
     for buffering, slower in _SLOWER.items():
-        found = _fastest(kernel, step, division, work, ranked, card, buffering)
+        found = _fastest(kernel, division, tried, card, buffering)
         if found is not None:
-            fitting.append((found[0] * slower, found[1]))
+            fitting.append((found.cycles * slower, found.step))
     if fitting:
         return min(fitting, key=lambda x: x[0])[1]
-    whole = _with_loops(step, work, (), panels(work, local_sizes(work, split), card))
+    whole = _with_loops(step, work, (), panels(work, local, card))
     return _fitted(kernel, whole, division, card)
 
 
 def _fastest(
-    kernel: Kernel, step: Step, division: Division, work: Work,
-    ranked: Sequence[tuple[float, Tiling, Inner]], card: CardSpec, buffering: Buffering,
-) -> tuple[float, Step] | None:  # fmt: skip
-    """The first of the tilings that fits, and its cycles."""
-    local = local_sizes(work, split_of(step, division))
+    kernel: Kernel, division: Division, tried: Sequence[_Tiled], card: CardSpec,
+    buffering: Buffering,
+) -> _Tiled | None:  # fmt: skip
+    """The first that fits."""
     too_large: list[_Sizes] = []
-    for cycles, outer, within in ranked:
-        sizes = _Sizes.of(work, local, outer, within)
-        if any(sizes.covers(other) for other in too_large):
+    for found in tried:
+        if any(found.sizes.covers(other) for other in too_large):
             continue
-        found = _with_loops(step, work, outer, within)
-        looped = bool(found.loops or found.inner)
-        peak = lx_peak(kernel, found, division, card, buffering if looped else None)
+        looped = bool(found.step.loops or found.step.inner)
+        peak = lx_peak(kernel, found.step, division, card, buffering if looped else None)
         if peak <= card.lx_usable:
-            return cycles, found
-        too_large.append(sizes)
+            return found
+        too_large.append(found.sizes)
         if len(too_large) == _MOST_TRIED:
             break
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiled:
+    """A step with tile loops, and its estimated cycles."""
+
+    cycles: float
+    step: Step
+    sizes: _Sizes
 
 
 @dataclass(frozen=True, slots=True)
