@@ -101,7 +101,10 @@ def blocks(folder: Path, text: str) -> Mapping[str, str]:
     return found
 
 
-def test_the_tour_is_what_the_code_prints(tmp_path: Path, update_golden: bool) -> None:
+def test_the_tour_is_what_the_code_prints(
+    tmp_path: Path, update_golden: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # lines are shown with paths relative to it
     text = TOUR.read_text()
     made = blocks(tmp_path, text)
     assert [name for name, _ in BLOCK.findall(text)] == list(made)
