@@ -6,7 +6,9 @@ import json
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -432,6 +434,32 @@ def test_a_script_from_stdin_whose_thread_works_and_whose_process_prints(tmp_pat
     assert "from a process" in found.stderr
     lines = json.loads(found.stdout)["lines"]
     assert [line["place"] for line in lines] == ["<stdin>:3"]
+
+
+POOLED = """\
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+import sys
+pool = ThreadPoolExecutor(2)  # never shut down
+pool.submit(lambda: (time.sleep(0.2), Path(sys.argv[1]).write_text("done")))
+sys.kept = pool
+"""
+
+
+def test_a_pool_that_nobody_closed_is_waited_for_until_it_has_nothing_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "kept", None, raising=False)
+    script, said = tmp_path / "pooled.py", tmp_path / "said"
+    script.write_text(POOLED)
+    with ThreadPoolExecutor(1) as earlier:  # not the script's, and at work
+        end = threading.Event()
+        earlier.submit(end.wait)
+        ended = run_script(str(script), [str(said)], module=False)
+        assert (ended.code, ended.error, said.read_text()) == (0, "", "done")
+        end.set()
+    sys.kept.shutdown()
 
 
 def test_a_long_timeline_is_joined() -> None:

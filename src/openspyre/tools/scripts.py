@@ -6,8 +6,10 @@ import os
 import runpy
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator, Sequence
+from concurrent.futures import thread as pool
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -48,13 +50,15 @@ class Ended:
 def run_script(target: str, arguments: Sequence[str], *, module: bool) -> Ended:
     """Runs a program of the user's in this process. What it raises is printed, not raised.
 
-    It has ended when its threads have, daemons apart.
+    It has ended when the threads it started have, daemons apart. As at Python's own exit, the
+    workers of a pool that nobody closed count as ended when there is nothing left for them to do.
 
     Raises:
         SpyreError: there is no such file or module.
     """
     with _as_main(target, arguments, module=module):
         _check_there(target, module=module)
+        earlier = set(threading.enumerate())
         try:
             _run(target, module=module)
         except SystemExit as exit_:
@@ -65,7 +69,7 @@ def run_script(target: str, arguments: Sequence[str], *, module: bool) -> Ended:
             traceback.print_exception(error.with_traceback(_users_part(error.__traceback__)))
             return Ended(1, "".join(traceback.format_exception_only(error)).strip())
         finally:
-            _join_threads()
+            _join_threads(earlier)
     return Ended()
 
 
@@ -105,10 +109,24 @@ def _is_ours(file: str) -> bool:
     return file == __file__ or file == runpy.__file__ or file.startswith("<frozen")
 
 
-def _join_threads() -> None:
-    for thread in threading.enumerate():
-        if not thread.daemon and thread is not threading.current_thread():
-            thread.join()
+def _join_threads(earlier: set[threading.Thread]) -> None:
+    """Waits for all threads but the earlier ones and those that wait for work."""
+    looks = 0  # in a row that saw no work: a worker just woken still seems to wait
+    while looks < 3:
+        started = [it for it in threading.enumerate() if it not in earlier and not it.daemon]
+        if not started:
+            return
+        looks = looks + 1 if all(map(_waits_for_work, started)) else 0
+        time.sleep(0.005)
+
+
+def _waits_for_work(thread: threading.Thread) -> bool:
+    """Whether this is a worker of a `ThreadPoolExecutor` that has nothing to do."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    if frame is None:  # not begun
+        return False
+    code = frame.f_code
+    return (code.co_filename, code.co_name) == (pool.__file__, "_worker")
 
 
 def _exited(exit_: SystemExit) -> Ended:
