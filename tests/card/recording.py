@@ -256,7 +256,8 @@ def element_regions(program: Program, given: dict[str, Any], used: int) -> list[
                 if any(step % place.dtype.bytes for step in steps):
                     return None  # elements across elements
                 found.append(_region(instr, place, extents, value))
-    return _joined([_clipped(region, used) for region in found])
+    inside = [_clipped(region, used) for region in found]
+    return _joined([region for region in inside if region[0] < region[1]])
 
 
 def _window(regions: Sequence[Region], used: int) -> tuple[int, int]:
