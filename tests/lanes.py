@@ -8,7 +8,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.results import commit
+
 ROOT = Path(__file__).parents[1]
+BEGUN = commit()
 EVERY = 20.0  # seconds between lines of progress
 
 

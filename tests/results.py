@@ -11,11 +11,17 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def write_result(area: str, found: Mapping[str, object]) -> Path:
-    """Writes what a lane found, and where it ran."""
+def write_result(area: str, found: Mapping[str, object], *, begun: str = "") -> Path:
+    """Writes what a lane found, and where it ran.
+
+    Args:
+        begun: the commit when the lane began; a "+" tells that it is another one now.
+    """
     path = ROOT / "results" / f"{area}.json"
     path.parent.mkdir(exist_ok=True)
-    where = {"area": area, "commit": commit(), "cpus": len(os.sched_getaffinity(0))}
+    now = commit()
+    measured = now if begun in ("", now) else begun.rstrip("+") + "+"
+    where = {"area": area, "commit": measured, "cpus": len(os.sched_getaffinity(0))}
     path.write_text(json.dumps({**where, **found}, indent=1) + "\n")
     return path
 
@@ -23,7 +29,9 @@ def write_result(area: str, found: Mapping[str, object]) -> Path:
 def commit() -> str:
     """The commit of this checkout; "+" behind it where files differ from it."""
     head = _git("rev-parse", "HEAD")
-    return head + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
+    return head + (
+        "+" if _git("status", "--porcelain", "--untracked-files=no", ".", ":!results") else ""
+    )
 
 
 def _git(*words: str) -> str:

@@ -72,7 +72,7 @@ class Reader {
   size_t at_ = 0;
 };
 
-enum Format : uint64_t { kBits, kF16, kBf16, kF32 };
+enum Format : uint64_t { kBits, kF16, kBf16, kF32, kF8e4m3, kF8e5m2 };
 
 // Bytes [low, high) of memory hold elements of `size` bytes.
 struct Region {
@@ -80,15 +80,18 @@ struct Region {
   Format format;
 };
 
+// The largest magnitude that is no NaN, by format.
+constexpr uint32_t kLargest[] = {0, 0x7C00, 0x7F80, 0x7F800000, 0x7E, 0x7C};
+
 // Of a little-endian element.
-bool is_nan(const char* at, Format format) {
+bool is_nan(const char* at, const Region& region) {
+  if (region.format == kBits) return false;
   uint32_t bits = 0;
-  for (int i = 0; i < (format == kF32 ? 4 : 2); ++i) {
+  for (uint64_t i = 0; i < region.size; ++i) {
     bits |= uint32_t{static_cast<uint8_t>(at[i])} << (8 * i);
   }
-  if (format == kF16) return (bits & 0x7FFF) > 0x7C00;
-  if (format == kBf16) return (bits & 0x7FFF) > 0x7F80;
-  return format == kF32 && (bits & 0x7FFFFFFF) > 0x7F800000;
+  const uint32_t sign = uint32_t{1} << (8 * region.size - 1);
+  return (bits & (sign - 1)) > kLargest[region.format];
 }
 
 void swap_elements(const std::vector<Region>& regions, std::string* memory) {
@@ -158,6 +161,12 @@ std::vector<const char*> name_pointers(const Recorded& call) {
   std::vector<const char*> names;
   for (const std::string& name : call.numbers) names.push_back(name.c_str());
   return names;
+}
+
+std::string hex(char byte) {
+  char text[8];
+  std::snprintf(text, sizeof text, "%02x", static_cast<uint8_t>(byte));
+  return text;
 }
 
 // One card with a program, as a recorded call needs it.
@@ -258,7 +267,7 @@ class Repeated {
   void copy_nans(const Region& region, std::string* memory) const {
     for (uint64_t at = region.low; at + region.size <= region.high; at += region.size) {
       const char* expected = r_.after.data() + at;
-      if (is_nan(expected, region.format) && is_nan(memory->data() + at, region.format)) {
+      if (is_nan(expected, region) && is_nan(memory->data() + at, region)) {
         memory->replace(at, region.size, expected, region.size);
       }
     }
@@ -269,7 +278,9 @@ class Repeated {
     swap_elements(r_.regions, &memory);
     for (const Region& region : r_.regions) copy_nans(region, &memory);
     for (size_t i = 0; i < memory.size(); ++i) {
-      if (memory[i] != r_.after[i]) return "byte " + std::to_string(i) + " of memory";
+      if (memory[i] == r_.after[i]) continue;
+      return "byte " + std::to_string(i) + " of memory is " + hex(memory[i]) + ", not " +
+             hex(r_.after[i]);
     }
     return "";
   }

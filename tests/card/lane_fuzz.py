@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.card.fuzzing import COMPILER, CORPUS, ROOT, build_fuzzer, write_seeds
-from tests.lanes import followed
+from tests.lanes import BEGUN, followed
 from tests.results import write_result
 
 EXECUTIONS = 1_000_000
@@ -38,7 +38,7 @@ def test_a_million_executions(tmp_path: Path) -> None:
     done = followed([program, *options, *folders], name="fuzz", cwd=tmp_path)
     found = [path.name for path in tmp_path.glob("found-*")]
     counts = {**summary(done.stdout), "seeds": seeds, "crashes": len(found)}
-    write_result("fuzz", {**counts, "seconds": round(time.monotonic() - start)})
+    write_result("fuzz", {**counts, "seconds": round(time.monotonic() - start)}, begun=BEGUN)
     assert done.returncode == 0, done.stdout[-6000:]
 
 

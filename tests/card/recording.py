@@ -30,10 +30,13 @@ from tests.card.checking import instructions
 LOAD, RUN, TIME, CHECK = range(4)
 STOPPED, INDEX, INVALID = 3, 4, 1
 LARGEST = 1 << 20  # bytes of memory that a recorded run may use
+ALIGNMENT = 4096  # of what is kept of it
 # First byte, the one behind the last, bytes of an element, its format.
 Region = tuple[int, int, int, int]
 BITS = 0
-FORMATS = {DType.F16: 1, DType.BF16: 2, DType.F32: 3}  # that have NaN
+FORMATS = {  # that have NaN
+    DType.F16: 1, DType.BF16: 2, DType.F32: 3, DType.F8E4M3: 4, DType.F8E5M2: 5,
+}  # fmt: skip
 
 
 @dataclass
@@ -183,13 +186,17 @@ class Recorder:
                     regions = element_regions(decode(data), given, used)
             if data is None or given is None or regions is None:
                 return real(card, program, block, numerics)
-            call = self.begun(RUN, card, data, regions=regions, numerics=numerics, **given)
-            call.before = card.read(card.memory_base, used)
+            first, count = _window(regions, used)
+            call = self.begun(RUN, card, data, numerics=numerics, **given)
+            call.addresses = [address - first for address in call.addresses]
+            call.pool -= first
+            call.regions = [(low - first, high - first, *kind) for low, high, *kind in regions]
+            call.before = card.read(card.memory_base + first, count)
             try:
                 real(card, program, block, numerics)
             except CardError:
                 raise  # the message names host addresses in places
-            call.after = card.read(card.memory_base, used)
+            call.after = card.read(card.memory_base + first, count)
             self.write(call)
             return None
 
@@ -249,7 +256,15 @@ def element_regions(program: Program, given: dict[str, Any], used: int) -> list[
                 if any(step % place.dtype.bytes for step in steps):
                     return None  # elements across elements
                 found.append(_region(instr, place, extents, value))
-    return _joined([_clipped(region, used) for region in found])
+    inside = [_clipped(region, used) for region in found]
+    return _joined([region for region in inside if region[0] < region[1]])
+
+
+def _window(regions: Sequence[Region], used: int) -> tuple[int, int]:
+    """The memory around all elements that a run touches: where it begins, and its bytes."""
+    low = min((region[0] for region in regions), default=0) // ALIGNMENT * ALIGNMENT
+    high = max((region[1] for region in regions), default=0)
+    return low, min(used, high + ALIGNMENT) - low
 
 
 def _clipped(region: Region, used: int) -> Region:
