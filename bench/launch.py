@@ -223,6 +223,7 @@ def micro(seconds: float) -> float:
 
 
 def main() -> None:
+    torch.set_num_threads(1)  # threads of a busy host wait for each other: CPU calls take tenfold
     report([enqueueing(), *compiled(), *encoder_layer(), eager(), *sequences()])
 
 
