@@ -12,6 +12,7 @@
 
 #include "card.h"
 #include "memory.h"
+#include "pooled.h"
 #include "runtime.h"
 #include "strided.h"
 
@@ -37,11 +38,15 @@ class Leftovers {
     any_ = true;
   }
   void drop() {
-    if (!any_.load(std::memory_order_relaxed)) return;
-    std::vector<c10::Storage> storages;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    storages.swap(storages_);
-    any_ = false;
+    while (any_.load(std::memory_order_relaxed)) {
+      c10::Storage one;  // goes without the lock: its end may run Python
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!storages_.empty()) {
+        one = std::move(storages_.back());
+        storages_.pop_back();
+      }
+      any_ = !storages_.empty();
+    }
   }
 
  private:
@@ -69,7 +74,7 @@ int64_t memory_picoseconds(size_t bytes) {
   return std::llround(nanoseconds * 1000);
 }
 
-class Copy final : public Work {
+class Copy final : public Work, public Pooled<Copy> {
  public:
   Copy(Engine on, const StridedMove& move, void* to, const void* from)
       : move_(move), to_(static_cast<char*>(to)), from_(static_cast<const char*>(from)) {

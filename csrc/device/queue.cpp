@@ -9,6 +9,7 @@
 #include <memory>
 #include <utility>
 
+#include "pooled.h"
 #include "queues.h"
 #include "spans.h"
 
@@ -37,7 +38,7 @@ std::string named(const std::string& work, const std::string& error) {
 }  // namespace
 
 // A record or a wait: needs no engine.
-class Queues::Node final : public Work {
+class Queues::Node final : public Work, public Pooled<Queues::Node> {
  public:
   int run(spyre_error&) noexcept override { return SPYRE_OK; }
   const std::string& name() const override { return kNoName; }
@@ -111,7 +112,7 @@ void Queues::enqueue(Stream& stream, Work& work) {
 }
 
 MarkPtr Queues::record(Stream& stream) {
-  auto mark = std::make_shared<Mark>();
+  auto mark = std::allocate_shared<Mark>(PooledAllocator<Mark>());
   mark->stream = &stream;
   const Lock lock(mutex_);
   mark->picoseconds = std::max(stream.ready, floor_);
@@ -142,7 +143,7 @@ void Queues::wait_for(Stream& stream, const MarkPtr& mark) {
 }
 
 MarkPtr Queues::hold(Stream& stream) {
-  auto mark = std::make_shared<Mark>();
+  auto mark = std::allocate_shared<Mark>(PooledAllocator<Mark>());
   wait_for(stream, mark);
   return mark;
 }
@@ -162,8 +163,8 @@ void Queues::let_go(const MarkPtr& mark) {
 void Queues::settle(Mark& mark, std::shared_ptr<Late> late) {
   mark.late = std::move(late);
   mark.done.store(true, std::memory_order_release);
-  moving_.insert(moving_.end(), mark.waiters.begin(), mark.waiters.end());
-  mark.waiters.clear();
+  for (; mark.waiters; mark.waiters = mark.waiters->next_waiter)
+    moving_.push_back(mark.waiters->stream);
 }
 
 void Queues::inherit(Stream& stream, const Mark& mark) {
@@ -187,7 +188,7 @@ void Queues::advance(Stream& first) {
       } else if (work->mark->done) {
         inherit(stream, *work->mark);
       } else {
-        if (!work->issued) work->mark->waiters.push_back(&stream);
+        if (!work->issued) work->next_waiter = std::exchange(work->mark->waiters, work);
         work->issued = true;
         break;
       }

@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "../card/card.h"
 
@@ -27,6 +26,7 @@ constexpr int64_t kInlineNanoseconds = 20'000;     // work that is not worth ano
 constexpr int64_t kBriefNanoseconds = 10'000'000;  // work that a waiting thread may do
 
 struct Stream;
+class Work;
 
 // An error of the card that no call has reported yet. Reported once.
 struct Late {
@@ -44,7 +44,7 @@ struct Mark {
   Stream* stream = nullptr;
   uint64_t position = 0;
   std::shared_ptr<Late> late;  // what had failed on the stream by then
-  std::vector<Stream*> waiters;
+  Work* waiters = nullptr;     // at the heads of their streams
 };
 using MarkPtr = std::shared_ptr<Mark>;
 
@@ -72,6 +72,7 @@ class Work {
   friend class Queues;
   enum class Kind { Run, Record, Wait } kind = Kind::Run;
   Work* next = nullptr;
+  Work* next_waiter = nullptr;  // for the same mark
   Stream* stream = nullptr;
   uint64_t order = 0;
   uint64_t correlation = 0;  // see spans.h

@@ -17,16 +17,17 @@ StridedMove::StridedMove(c10::IntArrayRef sizes, c10::IntArrayRef to_strides,
                          c10::IntArrayRef from_strides, size_t itemsize)
     : itemsize_(itemsize), reach_(itemsize), bytes_(itemsize) {
   const auto unit = static_cast<int64_t>(itemsize);
+  const auto outer = [](const Dim& a, const Dim& b) { return a.to > b.to; };
   c10::SmallVector<Dim, 6> dims;
   for (size_t i = 0; i < sizes.size(); ++i) {
     bytes_ *= sizes[i];
     if (sizes[i] == 1) continue;
-    dims.push_back({sizes[i], to_strides[i] * unit, from_strides[i] * unit});
+    const Dim dim{sizes[i], to_strides[i] * unit, from_strides[i] * unit};
+    // One by one: std::stable_sort asks the heap for room.
+    dims.insert(std::upper_bound(dims.begin(), dims.end(), dim, outer), dim);
     reach_ += (sizes[i] - 1) * to_strides[i] * unit;
   }
   if (bytes_ == 0) reach_ = 0;
-  std::stable_sort(dims.begin(), dims.end(),
-                   [](const Dim& a, const Dim& b) { return a.to > b.to; });
   for (const Dim& dim : dims) join(dim);
 }
 

@@ -82,6 +82,14 @@ def test_of_an_eager_op_only_pytorch_allocates(costs: Mapping[str, Cost]) -> Non
             assert not OURS & set(found), (name, how)
 
 
+def test_of_copies_and_events_only_pytorch_allocates(costs: Mapping[str, Cost]) -> None:
+    found = {n: cost for n, cost in costs.items() if n.startswith(("transfer", "sequence"))}
+    assert len(found) == 6
+    for name, cost in found.items():
+        for how, libraries in cost.allocations.items():
+            assert not OURS & set(libraries), (name, how)
+
+
 def test_no_python_runs(costs: Mapping[str, Cost]) -> None:
     for name, cost in costs.items():
         if name not in INSTRUMENT:

@@ -108,6 +108,39 @@ def eager_ops() -> Mapping[str, tuple[str, dict[str, Any]]]:
     return {f"op {name}": (statement, names) for name, statement in statements.items()}
 
 
+def transfers() -> Mapping[str, tuple[str, dict[str, Any]]]:
+    """Statements that copy, and that order streams."""
+    stream, other = torch.accelerator.current_stream(), torch.Stream("spyre")
+    first, second = torch.Event("spyre"), torch.Event("spyre")
+    pinned, card, twin = torch.ones(1000).pin_memory(), on_card(1000), on_card(1000)
+    names = {"stream": stream, "other": other, "first": first, "second": second}
+    names |= {"pinned": pinned, "card": card, "twin": twin}
+    statements = {
+        "record": "first.record(stream)",
+        "wait": "first.record(stream); other.wait_event(first); second.record(other); "
+        "stream.wait_event(second)",
+        "copy to the card": "card.copy_(pinned, non_blocking=True)",
+        "copy to the host": "pinned.copy_(card, non_blocking=True)",
+        "copy within the card": "twin.copy_(card)",
+    }
+    return {f"transfer, {name}": (statement, names) for name, statement in statements.items()}
+
+
+def sequence() -> Mapping[str, tuple[str, dict[str, Any]]]:
+    """A token in, 40 layers of a launch each, a token out: what decoding does for a token."""
+    kernel = load_kernel(adding(7, "n"))
+    token, back = torch.ones(64).pin_memory(), torch.empty(64).pin_memory()
+    x, y, *weights = (on_card(64) for _ in range(8))
+    layers = [(x, *weights, y), (y, *weights, x)] * 20
+    statement = (
+        "x.copy_(token, non_blocking=True)\n"
+        "    for layer in layers: kernel(*layer, 64)\n"
+        "    back.copy_(x, non_blocking=True)"
+    )
+    names = {"x": x, "token": token, "back": back, "layers": layers, "kernel": kernel}
+    return {"sequence of 40 layers": (statement, names)}
+
+
 def instrument() -> Mapping[str, tuple[str, dict[str, Any]]]:
     """Statements whose cost is known."""
     return {
@@ -179,7 +212,8 @@ def report(name: str, statement: str, names: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    for name, (statement, names) in {**instrument(), **launches(), **eager_ops()}.items():
+    cases = {**instrument(), **launches(), **transfers(), **sequence(), **eager_ops()}
+    for name, (statement, names) in cases.items():
         report(name, statement, names)
 
 
