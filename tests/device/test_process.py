@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -334,9 +333,7 @@ print(failures, torch.spyre.memory_allocated())
 
 
 def test_the_process_ends_with_tensors_alive(run_python: Run) -> None:
-    start = time.monotonic()
     done = run_python(
         "import torch, openspyre; openspyre.require(); kept = torch.ones(5, device='spyre')"
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert time.monotonic() - start < 60

@@ -37,13 +37,13 @@ from openspyre.ir.program import (
     VecOp,
     VecOut,
 )
+from openspyre.ir.text_body import DTYPES
 
 CALCS = {"+": Calc.ADD, "*": Calc.MUL, "//": Calc.FLOORDIV, "%": Calc.MOD, "min": Calc.MIN,
          "max": Calc.MAX}  # fmt: skip
 OPERANDS = {"load": LOAD, "const": CONST, "slot": SLOT, "index": INDEX}
 _ORIGINS = {"": Origin.ABSOLUTE, ".core": Origin.CORE, ".tile": Origin.TILE}
 _GIVEN = {given.name.lower(): given for given in Given}
-_DTYPES = {dtype.value: dtype for dtype in DType}
 _CODES = {row.name: row.code for row in TABLE.values()} | OPERANDS
 
 _TEXT = r'("(?:[^"\\]|\\.)*")'
@@ -305,13 +305,13 @@ class _Reader:
         vec = self.vec()
         if constant := _CONST.match(line):
             number, dtype, text = constant.groups()
-            op = VecOp(CONST, _DTYPES[dtype], (), _number(text, _DTYPES[dtype]))
+            op = VecOp(CONST, DTYPES[dtype], (), _number(text, DTYPES[dtype]))
         else:
             number, dtype, name, args, extra = _matched(_OP, line)
             if name not in _CODES:
                 raise InvalidProgram(f"there is no op {name}")
             numbers = tuple(int(arg.lstrip("v")) for arg in args.split())
-            op = VecOp(_CODES[name], _DTYPES[dtype], numbers, int(extra or 0))
+            op = VecOp(_CODES[name], DTYPES[dtype], numbers, int(extra or 0))
         _in_order(number, vec.ops, "value")
         self.change(replace(vec, ops=(*vec.ops, op)))
 
@@ -391,8 +391,8 @@ def _term(text: str) -> Term:
 def _place(groups: tuple[str, ...] | list[str]) -> Place:
     buffer, argument, _, dtype, total = groups
     base, terms = _sum(total)
-    if dtype not in _DTYPES:
-        raise InvalidProgram(f"{dtype!r} is no dtype", hint="one of " + " ".join(_DTYPES))
+    if dtype not in DTYPES:
+        raise InvalidProgram(f"{dtype!r} is no dtype", hint="one of " + " ".join(DTYPES))
     space = Space.LX if buffer is not None else Space.DEVICE
     at = -1 if buffer is None else int(buffer)
-    return Place(space, _DTYPES[dtype], base, terms, at, -1 if argument is None else int(argument))
+    return Place(space, DTYPES[dtype], base, terms, at, -1 if argument is None else int(argument))

@@ -7,6 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
+import torch
+
 from openspyre.card.report import Bounds, bounds
 from openspyre.compiler.emit import emit
 from openspyre.compiler.least_work import Work, least_work
@@ -20,7 +22,6 @@ from openspyre.tools.layered import Layered, kept_layers, stand_ins
 from openspyre.tools.progress import Step
 
 _FACTORS = (0.5, 2.0)
-_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 Cycles = Mapping[str, float]  # by owner
 Shares = tuple[float, float]
 
@@ -145,7 +146,7 @@ def estimated(
         },
         tuple(kept),
         Memory(
-            model.parameters * _BYTES[dtype],
+            model.parameters * getattr(torch, dtype).itemsize,
             whole.cache_bytes(forward.cache_bytes),
             card.memory_bytes,
         ),
