@@ -22,8 +22,7 @@ from openspyre.compiler.work import Works
 from openspyre.ir.kernel import Dim, Division, Kernel, Kind, Loop, Op, Step
 from openspyre.spec import CardSpec
 
-# Times as long, where fewer copies overlap with the work beside them.
-_SLOWER = {Buffering.COPIES: 1.0, Buffering.INNER: 1.08, Buffering.NONE: 1.6}
+BUFFERINGS = (Buffering.COPIES, Buffering.INNER, Buffering.NONE)
 _MOST_TRIED = 32  # tilings that turn out too large, the fastest first
 _STICK = 64  # points: tiles of a lane dim are whole sticks of every dtype
 
@@ -55,18 +54,18 @@ def _soonest(kernel: Kernel, step: Step, division: Division, work: Work, card: C
     """
     split = split_of(step, division)
     local = local_sizes(work, split)
-    tried = [
-        _Tiled(cycles, _with_loops(step, work, a, b), _Sizes.of(work, local, a, b))
-        for cycles, a, b in soonest(work, split, card)
-    ]
-    fitting = []
-    for buffering, slower in _SLOWER.items():
+    best: _Tiled | None = None
+    for buffering in BUFFERINGS:
+        tried = [
+            _Tiled(cycles, with_loops(step, work, a, b), _Sizes.of(work, local, a, b))
+            for cycles, a, b in soonest(work, split, card, buffering)
+        ]
         found = _fastest(kernel, division, tried, card, buffering)
-        if found is not None:
-            fitting.append((found.cycles * slower, found.step))
-    if fitting:
-        return min(fitting, key=lambda x: x[0])[1]
-    whole = _with_loops(step, work, (), panels(work, local, card))
+        if found is not None and (best is None or found.cycles < best.cycles):
+            best = found
+    if best is not None:
+        return best.step
+    whole = with_loops(step, work, (), panels(work, local, card))
     return _fitted(kernel, whole, division, card)
 
 
@@ -118,7 +117,7 @@ class _Sizes:
         return all(a >= b for a, b in zip(self.points, other.points, strict=True))
 
 
-def _with_loops(step: Step, work: Work, outer: Tiling, within: Inner) -> Step:
+def with_loops(step: Step, work: Work, outer: Tiling, within: Inner) -> Step:
     inner = {
         phase.op.name: tuple(Loop(phase.op.names[d], t) for d, t in within[phase.op.name])
         for phase in work.phases

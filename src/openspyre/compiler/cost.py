@@ -14,6 +14,7 @@ from functools import lru_cache
 from math import prod
 
 from openspyre.compiler.axes import largest_part
+from openspyre.compiler.tiles import Buffering
 from openspyre.compiler.work import Moved, OpWork, PhaseCost, memory_share
 from openspyre.ir.kernel import Part
 from openspyre.spec import CardSpec
@@ -48,12 +49,14 @@ class Work:
     Attributes:
         extents, granules: of the axes, at the largest sizes.
         point_bytes: LX that the step's own tensors take per point of its axes.
+        reread: tensors from device memory that several ops read, each loaded by the first.
     """
 
     extents: tuple[int, ...]
     granules: tuple[int, ...]
     phases: tuple[Phase, ...] = ()
     point_bytes: float = 0.0
+    reread: frozenset[str] = frozenset()
 
 
 class Timeline:
@@ -61,10 +64,14 @@ class Timeline:
 
     Args:
         split, loops: how many cores share every axis, and its tile loops.
+        buffering: which copies run beside the work on the tile before.
     """
 
-    def __init__(self, work: Work, split: Split, card: CardSpec, loops: Tiling = ()) -> None:
-        self.split, self.loops, self.card = split, loops, card
+    def __init__(
+        self, work: Work, split: Split, card: CardSpec, loops: Tiling = (),
+        buffering: Buffering = Buffering.COPIES,
+    ) -> None:  # fmt: skip
+        self.split, self.loops, self.card, self.buffering = split, loops, card, buffering
         self.axes = work.extents, work.granules
         local = local_sizes(work, split)
         self.tiles = list(local)
@@ -80,6 +87,11 @@ class Timeline:
         self.taken = 0.0
         self.most = 0.0  # LX bytes of loads that were ahead at one time
         self.waited = False  # a load waited for room
+        self.idle = 0.0  # of the load unit, for want of room
+        # Where copies take turns with the work: of the longest op in one trip, and of tensors that
+        # wait for the last op that reads them.
+        self.alone = self.between = 0.0
+        self.reread = work.reread
 
     def continues(self, work: Work, loops: Tiling, kept: int) -> bool:
         """Whether `work`, the first `kept` ops of which are as before, only adds to this one."""
@@ -94,17 +106,23 @@ class Timeline:
         return True
 
     def _free(self, own: float) -> float:
-        return max(0.0, self.card.lx_usable - own) * _LOADS_AHEAD
+        left = max(0.0, self.card.lx_usable - own)
+        return left * _LOADS_AHEAD if self.buffering is Buffering.COPIES else left
 
     def add(self, phase: Phase, own: Sequence[tuple[int, int]] = ()) -> None:
         """The next op; `own` are its own loops."""
-        cost = _phase(phase, self.split, self.tiles, self.outer, tuple(own), self.card)
+        cost = _phase(phase, self.split, self.tiles, self.outer, tuple(own), self.card, self.reread)
         self.phases += 1
         self._make_room(cost.held)
         self.loaded += cost.load
+        single = self.buffering is Buffering.NONE or (self.buffering is Buffering.INNER and not own)
+        if single:
+            self.alone = max(self.alone, cost.load - cost.once + cost.busy + cost.store)
+            self.between += cost.reread
         # what comes in panels is used from the first one on
-        begin = max(self.computed, self.loaded - cost.load * (1 - 1 / cost.panels))
-        self.computed = max(begin + cost.busy, self.loaded + cost.busy / cost.panels)
+        panels = 1 if single else cost.panels
+        begin = max(self.computed, self.loaded - cost.load * (1 - 1 / panels))
+        self.computed = max(begin + cost.busy, self.loaded + cost.busy / panels)
         if cost.held:
             self.ahead.append((self.computed, cost.held))
             self.taken += cost.held
@@ -125,6 +143,7 @@ class Timeline:
         free = self._free(self.own)
         while self.ahead and self.taken + held > free:
             end, size = self.ahead.popleft()
+            self.idle += max(0.0, end - self.loaded)
             self.loaded, self.taken, self.waited = max(self.loaded, end), self.taken - size, True
         self.most = max(self.most, self.taken + held)
 
@@ -136,18 +155,21 @@ class Timeline:
         server = self.server + turning / memory_share(prod(self.split), card)
         # With two copies of what ops hand on, a unit begins the next trip when it is done with this
         # one: PT works beside SFU but for where they take turns.
-        if trips > 1 and self.own < self._free(self.own):
+        beside = self.buffering is Buffering.COPIES and self.own < self._free(self.own)
+        if trips > 1 and beside:
             busy = max((end - begin for begin, end in self.spans.values()), default=0.0)
-        each = max(self.load - self.once, busy, self.store, server - self.once)
+        loading = max(self.load, server) - self.once + self.idle * trips
+        each = max(loading, busy, self.store, self.alone * trips) + self.between
         serial = max(self.computed, self.stored)
         return max(serial + each * (trips - 1) / trips, server) + _fixed(card)
 
 
 def cycles(
-    work: Work, split: Split, card: CardSpec, loops: Tiling = (), inner: Inner | None = None
-) -> float:
+    work: Work, split: Split, card: CardSpec, loops: Tiling = (), inner: Inner | None = None,
+    buffering: Buffering = Buffering.COPIES,
+) -> float:  # fmt: skip
     """Time of a step when axis n is shared by split[n] cores and walked in tiles."""
-    line = Timeline(work, split, card, loops)
+    line = Timeline(work, split, card, loops, buffering)
     for phase in work.phases:
         line.add(phase, (inner or {}).get(phase.op.name, ()))
     return line.cycles()
@@ -160,15 +182,16 @@ def _phase(
     outer: Sequence[tuple[int, int]],
     own: tuple[tuple[int, int], ...],
     card: CardSpec,
+    reread: frozenset[str],
 ) -> PhaseCost:
     sizes = tuple(
         tiles[a] if a >= 0 else n for a, n in zip(phase.axes, phase.op.sizes, strict=True)
     )
     if outer or own:
-        return _phase_cost(phase, split, list(sizes), outer, own, card)
+        return _phase_cost(phase, split, list(sizes), outer, own, card, reread)
     key = (phase.axes, phase.flows, split, sizes)
     if key not in phase.op.phases:
-        phase.op.phases[key] = _phase_cost(phase, split, list(sizes), outer, own, card)
+        phase.op.phases[key] = _phase_cost(phase, split, list(sizes), outer, own, card, reread)
     return phase.op.phases[key]
 
 
@@ -179,6 +202,7 @@ def _phase_cost(
     outer: Sequence[tuple[int, int]],
     own: tuple[tuple[int, int], ...],
     card: CardSpec,
+    reread: frozenset[str],
 ) -> PhaseCost:
     op = phase.op
     within = []
@@ -189,7 +213,9 @@ def _phase_cost(
     trips = prod(n for _, n in outer)
     panels = prod(n for _, n in within)
     busy = found.busy * panels
-    load = store = held = all_load = all_store = server = once = read = written = 0.0
+    load = store = reread_load = all_load = all_store = server = once = read = written = 0.0
+    summed = any(dim >= op.parallel for dim, _ in own)
+    held = 4.0 * prod(sizes[: op.parallel]) if summed else 0.0  # sums that wait for the next trip
     for number, axes in phase.flows:
         flow, moved = op.flows[number], found.moved[number]
         depth = max((d for d, (a, _) in enumerate(outer, 1) if a in axes), default=0)
@@ -210,11 +236,12 @@ def _phase_cost(
         read += _bytes(moved, split, axes) * again
         all_load += of_unit * again
         once += of_unit if depth == 0 and trips > 1 else 0.0
+        reread_load += of_unit * again if depth and not deep and flow.tensor in reread else 0.0
         load += of_unit * times
         held += moved.held * min(times, 2)
     return PhaseCost(
         load, busy, store, held, max(panels, 1), all_load, busy * trips, all_store, server, once,
-        read, written,
+        read, written, reread_load,
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ sticks is split in whole sticks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -15,6 +15,7 @@ from openspyre.compiler.groups import Group
 from openspyre.compiler.joining import work_of
 from openspyre.compiler.rewrite import reads
 from openspyre.compiler.segments import step_keys
+from openspyre.compiler.tiles import Buffering
 from openspyre.compiler.tilings import soonest
 from openspyre.compiler.work import Works
 from openspyre.ir.kernel import Division, Kernel, Part, Role, Step
@@ -49,9 +50,14 @@ def _division(step: Step, work: Work, card: CardSpec) -> Division:
 def _split(work: Work, card: CardSpec) -> Split:
     """The fastest split, each with the tile loops that suit it best."""
     best = best_splits(work, card, _MOST_TILED)
-    timed = [(min((t for t, *_ in soonest(work, s, card)), default=time), s) for time, s in best]
+    timed = [(min(_tiled(work, s, card), default=time), s) for time, s in best]
     least = min(time for time, _ in timed) * AS_FAST
     return next(split for time, split in timed if time <= least)
+
+
+def _tiled(work: Work, split: Split, card: CardSpec) -> Iterator[float]:
+    for buffering in (Buffering.COPIES, Buffering.INNER):
+        yield from (time for time, *_ in soonest(work, split, card, buffering))
 
 
 def split_of(step: Step, division: Division) -> Split:

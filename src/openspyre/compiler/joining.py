@@ -52,6 +52,7 @@ class Joined:
         self.phases: list[Phase] = []
         self.leaving: frozenset[str] = frozenset()
         self.loaded: set[tuple[str, frozenset[int]]] = set()
+        self.reread: set[str] = set()
         self.writers: dict[str, list[int]] = {}
         self.lives: dict[str, tuple[int, int, int]] = {}  # bytes, first op, last op
         self.live: list[int] = []  # bytes during every op
@@ -90,6 +91,8 @@ class Joined:
                 if own * _STAYING <= self.works.card.lx_usable:
                     self.loaded.add((flow.tensor, walked))
                 flows.append((number, walked))
+            elif flow.tensor not in group.inside:
+                self.reread.add(flow.tensor)
         self.phases.append(Phase(work, axes, tuple(flows)))
         self.writers.setdefault(op.out.tensor, []).append(position)
         self._grow(op.out.tensor, work, position)
@@ -125,7 +128,8 @@ class Joined:
     def work(self) -> Work:
         """The work as it is now."""
         each = max(self.live, default=0) / max(1, prod(self.extents))
-        return Work(self.extents, tuple(self.granules), tuple(self.phases), each)
+        reread = frozenset(self.reread)
+        return Work(self.extents, tuple(self.granules), tuple(self.phases), each, reread)
 
 
 def _granules(

@@ -13,6 +13,7 @@ from math import prod
 
 from openspyre.compiler.addressing import rounded_up
 from openspyre.compiler.cost import Inner, Phase, Split, Tiling, Work, cycles, local_sizes
+from openspyre.compiler.tiles import Buffering
 from openspyre.compiler.work import OpWork
 from openspyre.ir.kernel import Kind
 from openspyre.spec import CardSpec
@@ -23,9 +24,14 @@ _STICK = 64  # points: tiles of a lane dim are whole sticks of every dtype
 _STEPS = 6  # halvings of an axis that is tiled with another
 
 
-def soonest(work: Work, split: Split, card: CardSpec) -> list[tuple[float, Tiling, Inner]]:
+def soonest(
+    work: Work, split: Split, card: CardSpec, buffering: Buffering = Buffering.COPIES
+) -> list[tuple[float, Tiling, Inner]]:
     """(cycles, loops over shared axes, loops of single ops) that may fit LX, the fastest first."""
-    found = [(cycles(work, split, card, a, b), a, b) for a, b in _tilings(work, split, card)]
+    found = [
+        (cycles(work, split, card, loops, inner, buffering), loops, inner)
+        for loops, inner in _tilings(work, split, card)
+    ]
     return sorted(found, key=lambda x: x[0])
 
 
@@ -113,9 +119,10 @@ def _streams(work: Work, panelled: Inner) -> Iterator[Inner]:
     if panelled:
         yield {}  # whole right operands, loaded before the loops
     heavy = [p.op for p in work.phases if p.op.op.kind in (Kind.CONTRACT, Kind.REDUCE)]
-    if len(heavy) == 1:
-        for dim, tile in _reduced_tiles(heavy[0]):
-            yield {heavy[0].name: ((dim, tile),)}
+    if len(heavy) > 1 and any(op.matmul is None for op in heavy):
+        return
+    for loops in zip(*(_reduced_tiles(op) for op in heavy), strict=False):
+        yield {op.name: (loop,) for op, loop in zip(heavy, loops, strict=True)}
 
 
 def _reduced_tiles(op: OpWork) -> Iterator[tuple[int, int]]:

@@ -65,6 +65,8 @@ class PhaseCost:
         all_load, all_busy, all_store, server: over all trips; `server` of device memory, for all
             cores.
         once: the part of `all_load` that stands before the loops.
+        read, written: bytes, of all cores and trips.
+        reread: the part of `all_load` that changes with the tile and is for later ops too.
     """
 
     load: float
@@ -79,6 +81,7 @@ class PhaseCost:
     once: float
     read: float
     written: float
+    reread: float
 
 
 @dataclass(frozen=True, slots=True)
