@@ -126,16 +126,16 @@ def _streams(work: Work, panelled: Inner) -> Iterator[Inner]:
 
 
 def _reduced_tiles(op: OpWork) -> Iterator[tuple[int, int]]:
-    """Tiles of the largest reduced dim, in whole sticks where it walks them."""
-    reduced = range(op.parallel, len(op.sizes))
-    dim = max(reduced, key=lambda d: op.sizes[d])
-    adjacent = any(
-        pitch == flow.element
+    """Tiles of one of the reduced dims, in whole sticks where it walks them."""
+    adjacent = {
+        d
         for flow in op.flows
         for d, pitch in zip(flow.dims, flow.pitches, strict=True)
-        if d == dim
-    )
-    yield from ((dim, tile) for tile in _tiles(op.sizes[dim], _STICK if adjacent else 1))
+        if pitch == flow.element
+    }
+    for dim in range(op.parallel, len(op.sizes)):
+        unit = _STICK if dim in adjacent else 1
+        yield from ((dim, tile) for tile in _tiles(op.sizes[dim], unit))
 
 
 def _least_lx(work: Work, tiles: Sequence[int], loops: Tiling, inner: Inner) -> int:
