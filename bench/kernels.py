@@ -7,7 +7,7 @@ clock: nothing of this machine is in the numbers. --only TEXT takes the cases wh
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -23,6 +23,7 @@ from openspyre.compiler.least_work import Work, least_work
 from openspyre.compiler.pipeline import plan_kernel
 from openspyre.ir.kernel import Kernel
 from openspyre.spec import SPYRE_CARD_V1
+from openspyre.tools.card_time import Phase
 
 Shape = tuple[int, ...]
 
@@ -79,6 +80,41 @@ def cases() -> Iterator[Case]:
         qkv = ((1, HEADS, 1, HEAD), *((1, HEADS, context, HEAD),) * 2)
         name = f"attention {HEADS}x1x{HEAD} context {context}"
         yield Case(name, F.scaled_dot_product_attention, qkv, 1.25)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCase:
+    """A forward of a stock model of some config, without weights.
+
+    Attributes:
+        part: the part of the model whose time counts, "" for all of it.
+        target: times bound S2.
+    """
+
+    name: str
+    kind: str
+    config: Mapping[str, int]
+    phase: Phase
+    part: str
+    target: float
+
+
+GRANITE = {
+    "num_hidden_layers": 40, "hidden_size": 4096, "intermediate_size": 12800,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 49159,
+}  # fmt: skip
+MINILM = {
+    "num_hidden_layers": 6, "hidden_size": 384, "intermediate_size": 1536,
+    "num_attention_heads": 12,
+}  # fmt: skip
+
+
+def model_cases() -> Iterator[ModelCase]:
+    """A layer of a Granite-3.3-8B-shaped decoder, a MiniLM-shaped encoder."""
+    for phase in (Phase("prefill", 1024, 1024), Phase("decode", 1, 1024)):
+        name = f"granite-3.3-8b layer, {phase.name} 1024"
+        yield ModelCase(name, "granite", GRANITE, phase, "layer", 1.2)
+    yield ModelCase("minilm b1 s128", "bert", MINILM, Phase("encode", 128, 128), "", 1.3)
 
 
 def _softmax(dim: int) -> Callable[[Tensor], Tensor]:
@@ -182,12 +218,31 @@ def measured(chosen: Iterable[Case]) -> Iterator[Measurement]:
             yield from rows(case, found)
 
 
+def models_measured(chosen: Iterable[ModelCase]) -> Iterator[Measurement]:
+    """The rows of some models, told on stderr as they come."""
+    from openspyre.tools.card_time import estimated  # loads Inductor
+    from openspyre.tools.layered import configured, layered
+
+    for case in chosen:
+        print(f"{case.name} ...", file=sys.stderr, flush=True)
+        model = layered(configured(case.kind, case.config))
+        found = estimated(model, case.phase, SPYRE_CARD_V1, lambda _: None)
+        us, bound = found.us, found.bounds
+        for part in found.parts:
+            if part.name == case.part:
+                us, bound = part.each_us, part.bounds
+        detail = f"{us:,.1f} us; bound P {bound.p:,.1f}, S {bound.s:,.1f}, S2 {bound.s2:,.1f}"
+        yield Measurement("kernels", case.name, us / bound.s2, "x S2", case.target, detail)
+
+
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--only", default="", help="cases whose name has this text")
     chosen = parser.parse_args()
     openspyre.require()
-    report([*measured(c for c in cases() if chosen.only in c.name)], chosen)
+    found = [*measured(c for c in cases() if chosen.only in c.name)]
+    found += models_measured(c for c in model_cases() if chosen.only in c.name)
+    report(found, chosen)
 
 
 if __name__ == "__main__":
