@@ -1,7 +1,7 @@
 """What every bench reports: rows of {bench, case, value, unit, target, ok, detail}.
 
-Machines are noisy: two sides are measured alternately in one process, and the median of their
-ratios pair by pair is quoted.
+Machines are noisy: two sides are measured in turns in one process, and the median of their ratios
+pair by pair is quoted.
 """
 
 from __future__ import annotations
@@ -47,16 +47,33 @@ def seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+# Idle threads of a pool spin before they sleep, and hold a CPU that the other side's threads need:
+# libgomp's for milliseconds after every call of CPU Inductor, longer than many a call. Calls by
+# turns would time that. So a side begins when all threads sleep, and wakes its own first.
+REST = 0.03  # seconds
+WARM = 0.02  # seconds of measured calls, at least one
+
+
 def paired(
     a: Callable[[], object], b: Callable[[], object], rounds: int
 ) -> tuple[float, float, float]:
     """Medians of a's and b's seconds and of the ratio a/b, over alternating rounds."""
-    pairs = [(seconds(a), seconds(b)) for _ in range(rounds)]
+    pairs = [(burst(a), burst(b)) for _ in range(rounds)]
     return (
         statistics.median(x for x, _ in pairs),
         statistics.median(y for _, y in pairs),
         statistics.median(x / y for x, y in pairs),
     )
+
+
+def burst(call: Callable[[], object]) -> float:
+    """Median wall time of a few calls in a row, after a rest and a call that does not count."""
+    time.sleep(REST)
+    call()
+    times = [seconds(call)]
+    while sum(times) < WARM:
+        times.append(seconds(call))
+    return statistics.median(times)
 
 
 def options(description: str = "Prints measurements of this machine.") -> argparse.ArgumentParser:
