@@ -34,9 +34,8 @@ const RowReduction* VecRun::row_reduction(const VecStep& step, const VecOut& out
 }
 
 void VecRun::accumulate(const VecStep& step, const VecOut& out) {
-  const bool whole_rows = lanes_.count <= capacity_;  // each is finished at once
   if (const RowReduction* in_rows = row_reduction(step, out)) {
-    if (whole_rows) return fold_block(step, out);
+    if (whole_rows_) return fold_block(step, out);
     return in_rows->accumulate(partials(step), held_[step.to].rows, static_cast<int>(width_));
   }
   const auto add = kernels_.accumulate[static_cast<int>(out.reduce)][step.value_class];
@@ -50,7 +49,7 @@ void VecRun::accumulate(const VecStep& step, const VecOut& out) {
     } else {
       add(partials(step), values, static_cast<int>(width_));
     }
-    if (whole_rows) {
+    if (whole_rows_) {
       fold(step, out, row_ + r);
       kernels_.neutral(partials(step), out.reduce, step.value_class);
     }
@@ -82,7 +81,7 @@ void VecRun::fold_block(const VecStep& step, const VecOut& out) {
 }
 
 void VecRun::finish_rows() {
-  if (!code_.reduces_lanes || lanes_.count <= capacity_) return;
+  if (!code_.reduces_lanes || whole_rows_) return;
   for (const VecStep& step : code_.each) {
     if (step.kind == VecStep::Output && lane_reduced_[step.number]) {
       fold(step, vec_.outputs[step.number], row_);

@@ -47,14 +47,24 @@ void VecRun::run() {
   }
   choose_dims();
   const int64_t registers = code_.registers;
+  const int64_t steps = static_cast<int64_t>(code_.each.size());
+  const int64_t links = code_.chained ? 3 * steps + 1 : 0;  // a step: at most hold, load and act
   const auto of_scalars = static_cast<int64_t>(kMostRows * sizeof(float));
-  const int64_t each = static_cast<int64_t>(sizeof(Register) + sizeof(Held)) + of_scalars;
-  char* const room = frame_.worker.registers.bytes(registers * each);
+  const int64_t each = static_cast<int64_t>(sizeof(Register) + sizeof(Held) + sizeof(Where));
+  const int64_t of_links =
+      links * static_cast<int64_t>(sizeof(Link) + sizeof(Origin)) + steps * (of_scalars + 1);
+  char* const room = frame_.worker.registers.bytes(registers * (each + of_scalars) + of_links);
   regs_ = reinterpret_cast<Register*>(room);
   scalars_ = reinterpret_cast<float*>(regs_ + registers);
   held_ = reinterpret_cast<Held*>(reinterpret_cast<char*>(scalars_) + registers * of_scalars);
+  where_ = reinterpret_cast<Where*>(held_ + registers);
+  links_ = reinterpret_cast<Link*>(where_ + registers);
+  origins_ = reinterpret_cast<Origin*>(links_ + links);
+  row_scalars_ = reinterpret_cast<float*>(origins_ + links);
+  of_scalars_ = reinterpret_cast<uint8_t*>(row_scalars_ + steps * kMostRows);
   in_rows_ = !code_.in_place && kernels_.row_reductions[1][kF32Rows].fold;
   for (const VecStep& step : code_.once) run_once(step);
+  whole_rows_ = !(code_.chained && make_chain()) && lanes_.count <= capacity_;
   rows_of_dim(0);
 }
 
@@ -168,7 +178,8 @@ void VecRun::rows_of_dim(int dim) {
   for (row_ = 0; row_ < rows_.count; row_ += block_rows_) {
     block_ = std::min(block_rows_, rows_.count - row_);
     start_rows();
-    for (lane_ = 0; lane_ < lanes_.count; lane_ += capacity_) {
+    if (chained_) run_chain();
+    for (lane_ = chained_; lane_ < lanes_.count; lane_ += capacity_) {
       frame_.machine.interrupt->check();
       width_ = std::min(capacity_, lanes_.count - lane_);
       for (const VecStep& step : code_.each) run_step(step);

@@ -128,6 +128,8 @@ struct ChunkBlock {
   bool continues;
 };
 
+struct Chains;
+
 struct Kernels {
   const char* isa;
   void (*pt)(const PtBlock& block);
@@ -155,6 +157,8 @@ struct Kernels {
   // (f16 and bf16 as such, not as DL16 codes.)
   const RowsFns* rows[128];
   RowReduction row_reductions[6][kRowKinds];
+  // Ops without registers between them (chain.h); null where there are none, as for `rows`.
+  const Chains* chains;
 
   // --- numerics `card` ---
   StoreFn store_bf16_truncated;

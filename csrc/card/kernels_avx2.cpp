@@ -1,5 +1,6 @@
 // The table for CPUs with AVX2, FMA and F16C; compiled with their flags (build.py), called only
 // after kernels.cpp has found them.
+#include "chain.h"
 #include "kernels.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -12,6 +13,7 @@ constexpr int kWidth = 8;
 constexpr const char* kIsa = "avx2";
 constexpr int kMatmulRegisters = 12;
 constexpr bool kCheapFma = true;
+#define SPYRE_CHAINS  // a stick fits into the vector arguments of a function
 #include "vector.inc"
 
 SPYRE_INLINE F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }

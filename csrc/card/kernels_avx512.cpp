@@ -1,10 +1,12 @@
 // The table for CPUs with AVX-512 F, BW, DQ and VL; compiled with their flags (build.py), called
 // only after kernels.cpp has found them.
+#include "chain.h"
 #include "kernels.h"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 // GCC 12 warns about the deliberately undefined operand inside its own intrinsics (PR 105593).
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #include <immintrin.h>
 
 namespace spyre {
@@ -14,6 +16,7 @@ constexpr int kWidth = 16;
 constexpr const char* kIsa = "avx512";
 constexpr int kMatmulRegisters = 24;
 constexpr bool kCheapFma = true;
+#define SPYRE_CHAINS  // a stick fits into the vector arguments of a function
 #include "vector.inc"
 
 SPYRE_INLINE F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }

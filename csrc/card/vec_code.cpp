@@ -38,6 +38,7 @@ class Compiler {
       code_.any_order &= !out.scan && !order;
     }
     code_.in_place = stores_last_;
+    code_.chained = chained();
     code_.registers = std::max(next_, 1);
     return std::move(code_);
   }
@@ -56,15 +57,46 @@ class Compiler {
     return false;
   }
 
+  // In float classes only, and stick by stick: what a block has read it may not find overwritten.
+  bool chained() const {
+    if (!kernels_.chains || stores_last_) return false;
+    int passes = 0;  // over registers, if steps ran one by one
+    for (const VecStep& step : code_.each) {
+      if (step.value_class != 0) return false;
+      if (step.kind == VecStep::Load) {
+        if (row_kind(vec_.inputs[step.number].dtype) < 0) return false;
+      } else if (step.kind == VecStep::Call) {
+        if (!step.chain) return false;
+        ++passes;
+      } else if (step.kind == VecStep::Output) {
+        const VecOut& out = vec_.outputs[step.number];
+        const bool reduces = out.reduce != Reduce::None;
+        if (out.scan || row_kind(out.place.dtype) < 0) return false;
+        if (reduces && out.place.dtype != DType::F32) return false;
+        passes += reduces || out.place.dtype != DType::F32;
+      } else {
+        return false;
+      }
+    }
+    return passes > 1;
+  }
+
   void find_last_uses() {
     stores_last_ = in_place();
     const int end = static_cast<int>(vec_.ops.size());
     last_use_.assign(vec_.ops.size(), -1);
-    for (const VecOut& out : vec_.outputs) last_use_[out.value] = stores_last_ ? end : out.value;
+    uses_.assign(vec_.ops.size(), 0);
+    for (const VecOut& out : vec_.outputs) {
+      last_use_[out.value] = stores_last_ ? end : out.value;
+      ++uses_[out.value];
+    }
     for (int v = end - 1; v >= 0; --v) {
       const VecOp& op = vec_.ops[v];
       if (op.code < kFirstOp || last_use_[v] < 0) continue;
-      for (int arg : op.args) last_use_[arg] = std::max(last_use_[arg], v);
+      for (int arg : op.args) {
+        last_use_[arg] = std::max(last_use_[arg], v);
+        ++uses_[arg];
+      }
     }
   }
 
@@ -116,6 +148,8 @@ class Compiler {
         if (step.value_class == 0) {
           step.rows = kernels_.rows[op.code];
           step.direct = only_output(v);
+          step.chain = chain_op(op);
+          step.uses = uses_[v];
         }
         step.arity = static_cast<uint8_t>(op.args.size());
         for (size_t i = 0; i < op.args.size(); ++i) {
@@ -136,6 +170,14 @@ class Compiler {
         row.is_cast ? kernels_.cast[static_cast<int>(op.dtype)][of] : kernels_.vec[op.code][of];
     if (!found) refuse(std::string("no kernel for op ") + row.name + " of this class");
     return found;
+  }
+
+  const ChainOp* chain_op(const VecOp& op) const {
+    if (!kernels_.chains || class_of(vec_.ops[op.args.back()].dtype) != 0) return nullptr;
+    const bool casts = op_row(op.code)->is_cast;
+    const ChainOp& found =
+        casts ? kernels_.chains->casts[static_cast<int>(op.dtype)] : kernels_.chains->ops[op.code];
+    return found.alone ? &found : nullptr;
   }
 
   // The f32 output that alone needs value v, -1 if there is none.
@@ -179,7 +221,7 @@ class Compiler {
   const Kernels& kernels_;
   VecCode code_;
   bool stores_last_ = false;
-  std::vector<int> last_use_, registers_, free_;
+  std::vector<int> last_use_, uses_, registers_, free_;
   int next_ = 0;
 };
 

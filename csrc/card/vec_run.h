@@ -108,6 +108,29 @@ class VecRun {
     return along == 0 && lanes_.count == 1 ? step.element : along;
   }
 
+  // --- whole sticks as chains (execute_chain.cpp) ---
+
+  // Where a link's operand is: a stream; the constant or the stick of a register; the value that a
+  // step has computed per row.
+  struct Origin {
+    enum Kind : uint8_t { Stream, Constant, Stick, Scalars } kind;
+    int number;
+  };
+  // By register, while a chain is made.
+  struct Where {
+    int source = -1;  // of Chains; -1: only in the registers of the host
+    Origin origin;
+    int uses = 0;  // still to come
+  };
+  class ChainMaker;
+  // Whether the lanes and operands suit a chain. If so the first `chained_` lanes of every row are
+  // its; steps do the rest.
+  bool make_chain();
+  bool suits_chain(const VecStep& step) const;
+  void run_chain();
+  void place_links();
+  void begin_reductions();
+
   // --- reductions and scans (execute_reduce.cpp) ---
 
   // Every reduced axis stands at the beginning, so that the stored value is not a part of it yet.
@@ -171,8 +194,16 @@ class VecRun {
   bool rounded_[kMaxStreams];      // by input: its elements become DL16 (Machine::rounds)
   int chunk_stream_[kMaxStreams];  // by output
   Register* regs_ = nullptr;
-  int stored_ = -1;       // the output that a call has just written
-  bool in_rows_ = false;  // loads leave operands where they lie
+  int stored_ = -1;          // the output that a call has just written
+  bool in_rows_ = false;     // loads leave operands where they lie
+  bool whole_rows_ = false;  // the lanes of a row are all in one block: reductions end there
+  Link* links_ = nullptr;
+  Origin* origins_ = nullptr;      // by link
+  Where* where_ = nullptr;         // by register
+  uint8_t* of_scalars_ = nullptr;  // by step: it computes one value per row
+  float* row_scalars_ = nullptr;   // by step, kMostRows of each: those values
+  int link_count_ = 0;
+  int64_t chained_ = 0;
   float* scalars_ = nullptr;
   Held* held_ = nullptr;  // by register
   int64_t at_[kMaxAxes] = {};
