@@ -75,7 +75,11 @@ NATIVE = os.environ.get("OPENSPYRE_BUILD_NATIVE", "on") != "off"
 setup(
     package_dir={"": "src"},
     packages=find_packages("src"),
-    package_data={"openspyre": ["py.typed"], "openspyre.tools": ["page.css", "page.js"]},
+    package_data={
+        "openspyre": ["py.typed"],
+        "openspyre.frontend": ["package_calls.h"],
+        "openspyre.tools": ["page.css", "page.js"],
+    },
     ext_modules=[
         CppExtension(
             "openspyre._C",

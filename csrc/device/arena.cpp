@@ -428,7 +428,9 @@ void Arena::fail(size_t bytes) {
       in_words(bytes), " (", bytes, " bytes); the card has ", in_words(card_.size), ", of which ",
       in_words(card_.size - std::min<size_t>(card_.size, reserved)), " are free and ",
       in_words(reserved - allocated), " are reserved but not allocated; ", in_words(allocated),
-      " are allocated by tensors", share, ". OPENSPYRE_MEMORY sets the size of the card's memory.");
+      " are allocated by tensors", share,
+      ". Try smaller batches, or keep fewer tensors; OPENSPYRE_MEMORY sets the size of the card's "
+      "memory.");
 }
 
 Arena& arena(int device) {

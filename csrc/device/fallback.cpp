@@ -9,6 +9,7 @@
 
 #include "eager.h"
 #include "generator.h"
+#include "memory_error.h"
 
 namespace openspyre {
 namespace {
@@ -143,7 +144,7 @@ void check_devices(const c10::FunctionSchema& schema, const torch::jit::Stack& s
   }
 }
 
-void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+void run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::string* const why = run_eager(op, stack);
   if (!why) return;
   if (op.schema().name().rfind("aten::", 0) == 0) check_devices(op.schema(), *stack);
@@ -157,6 +158,10 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto device = result_device(op.schema(), *stack);
   const SeededCpuGenerator seeded(take_seed(std::nullopt, device ? device->index() : -1));
   run_on_cpu(op, stack);
+}
+
+void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  needing_memory([&] { return c10::toString(op.operator_name()); }, [&] { run(op, stack); });
 }
 
 }  // namespace

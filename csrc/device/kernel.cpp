@@ -13,6 +13,7 @@
 
 #include "launcher.h"
 #include "memory.h"
+#include "memory_error.h"
 #include "python.h"
 
 namespace openspyre {
@@ -175,8 +176,7 @@ bool tell_watcher(PyObject* kernel, const Variant& variant, const Binding& bindi
                                           after ? Py_True : Py_False)));
 }
 
-bool launch_bound(PyObject* self, const Binding& binding, int device) {
-  State& kernel = state(self);
+bool launch_in_memory(PyObject* self, State& kernel, const Binding& binding, int device) {
   std::shared_ptr<Variant> variant = find(kernel, binding.sizes);
   if (!variant) variant = compile(kernel, binding.sizes);
   if (!variant) return false;
@@ -200,6 +200,12 @@ bool launch_bound(PyObject* self, const Binding& binding, int device) {
   const WithoutGil released;
   launch(current_stream(device), variant, program, record, block);
   return true;
+}
+
+bool launch_bound(PyObject* self, const Binding& binding, int device) {
+  State& kernel = state(self);
+  return needing_memory([&] { return "the kernel " + kernel.name; },
+                        [&] { return launch_in_memory(self, kernel, binding, device); });
 }
 
 PyObject* call(PyObject* self, PyObject* const* args, size_t flags, PyObject* names) {

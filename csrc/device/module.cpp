@@ -16,6 +16,7 @@
 #include "fallback.h"
 #include "kernel.h"
 #include "memory.h"
+#include "memory_error.h"
 #include "numerics.h"
 #include "python.h"
 #include "queue.h"
@@ -230,12 +231,13 @@ PyObject* py_set_numerics(PyObject*, PyObject* args) {
   END_HANDLE_TH_ERRORS
 }
 
-// empty_strided_spyre(size, stride, dtype, device_index): the allocation of compiled graphs.
+// empty_strided_spyre(size, stride, dtype, device_index, op=""): the allocation of compiled graphs.
 PyObject* py_empty_strided(PyObject*, PyObject* const* args, Py_ssize_t count) {
   HANDLE_TH_ERRORS
-  if (count != 4 || !THPDtype_Check(args[2])) {
-    PyErr_SetString(PyExc_TypeError,
-                    "empty_strided_spyre(size, stride, dtype, device_index): wrong arguments");
+  if (count < 4 || count > 5 || !THPDtype_Check(args[2])) {
+    PyErr_SetString(
+        PyExc_TypeError,
+        "empty_strided_spyre(size, stride, dtype, device_index, op=\"\"): wrong arguments");
     return nullptr;
   }
   c10::SmallVector<int64_t, 8> size, stride;
@@ -248,10 +250,16 @@ PyObject* py_empty_strided(PyObject*, PyObject* const* args, Py_ssize_t count) {
     int device;
     ~Restore() { set_device_unchecked(device); }
   } restore{previous};
-  at::Tensor result = at::detail::empty_strided_generic(
-      size, stride, allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-      reinterpret_cast<THPDtype*>(args[2])->scalar_type);
-  return THPVariable_Wrap(std::move(result));
+  const auto op = [&]() -> std::string {
+    const char* const text = count == 5 ? PyUnicode_AsUTF8(args[4]) : nullptr;
+    PyErr_Clear();
+    return text ? text : "a compiled graph";
+  };
+  return THPVariable_Wrap(needing_memory(op, [&] {
+    return at::detail::empty_strided_generic(size, stride, allocator(),
+                                             c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                             reinterpret_cast<THPDtype*>(args[2])->scalar_type);
+  }));
   END_HANDLE_TH_ERRORS
 }
 
@@ -294,7 +302,7 @@ PyMethodDef methods[] = {
     {"set_numerics", py_set_numerics, METH_VARARGS,
      "set_numerics(*words): what launches take from now on (openspyre/numerics.py)."},
     {"empty_strided_spyre", as_function(py_empty_strided), METH_FASTCALL,
-     "empty_strided_spyre(size, stride, dtype, device_index)"},
+     "empty_strided_spyre(size, stride, dtype, device_index, op=\"\"): `op` needs the memory."},
     {nullptr, nullptr, 0, nullptr},
 };
 

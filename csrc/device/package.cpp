@@ -1,10 +1,10 @@
 // AOTInductor packages: kernels with their programs, and the runner that gives a package's library
 // its way to the card. No Python runs.
-#include "package.h"
-
 #include <ATen/DynamicLibrary.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/item.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/inductor/aoti_runner/model_container_runner.h>
 
@@ -19,7 +19,10 @@
 #include <utility>
 #include <vector>
 
+#include "../../src/openspyre/frontend/package_calls.h"
 #include "launcher.h"
+#include "memory.h"
+#include "memory_error.h"
 
 namespace openspyre {
 namespace {
@@ -73,6 +76,8 @@ class PackagedKernel {
     }
     TORCH_CHECK(in, "spyre: a package holds a kernel that cannot be read");
   }
+
+  const std::string& name() const { return name_; }
 
   void launch(const Tensor* const* tensors, const int64_t* sizes, int device) {
     const ReusedBinding binding;
@@ -128,8 +133,26 @@ int load(void** kernel, const char* text) {
 
 int launch(void* kernel, void* const* tensors, const int64_t* sizes, int32_t device) {
   return kept([&] {
-    static_cast<PackagedKernel*>(kernel)->launch(reinterpret_cast<const Tensor* const*>(tensors),
-                                                 sizes, device);
+    auto& packaged = *static_cast<PackagedKernel*>(kernel);
+    needing_memory(
+        [&] { return "the kernel " + packaged.name(); },
+        [&] { packaged.launch(reinterpret_cast<const Tensor* const*>(tensors), sizes, device); });
+  });
+}
+
+int allocate(int32_t dims, const int64_t* sizes, const int64_t* strides, int32_t dtype,
+             int32_t device, const char* op, void** tensor) {
+  return kept([&] {
+    const c10::DeviceGuard guard({c10::kPrivateUse1, static_cast<c10::DeviceIndex>(device)});
+    const auto rank = static_cast<size_t>(dims);
+    Tensor made = needing_memory([&] { return op; },
+                                 [&] {
+                                   return at::detail::empty_strided_generic(
+                                       {sizes, rank}, {strides, rank}, allocator(),
+                                       c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                       static_cast<c10::ScalarType>(dtype));
+                                 });
+    *tensor = std::make_unique<Tensor>(std::move(made)).release();
   });
 }
 
@@ -160,7 +183,7 @@ int constant(void** copy, void* host, int32_t device, void** tensor) {
   });
 }
 
-constexpr PackageCalls kCalls{load, launch, constant};
+constexpr PackageCalls kCalls{load, launch, constant, allocate};
 
 // --- the runner ---------------------------------------------------------------------------------
 
@@ -223,6 +246,7 @@ class Runner final : public torch::inductor::AOTIModelContainerRunner {
   // To a package's library the model is one for the CPU: it knows no other out-of-tree device.
   Runner(const std::string& path, size_t models, int device, bool single_threaded)
       : AOTIModelContainerRunner(path, models, "cpu", "", single_threaded) {
+    check_version(path);
     using Bind = void (*)(const PackageCalls*, int32_t);
     reinterpret_cast<Bind>(model_so_->sym("openspyre_bind"))(&kCalls, device);
     {
@@ -232,6 +256,19 @@ class Runner final : public torch::inductor::AOTIModelContainerRunner {
     }
     update_constant_buffer_func_ = update;
     update_constant_buffer_from_cpu_func_ = update_from_cpu;
+  }
+
+ private:
+  // A library says for which declarations it was compiled; the first ones did not.
+  void check_version(const std::string& path) const {
+    int32_t version = 1;
+    try {
+      version = *static_cast<const int32_t*>(model_so_->sym("openspyre_package_version"));
+    } catch (const c10::Error&) {
+    }
+    TORCH_CHECK(version == kPackageVersion, "spyre: ", path, " was made for version ", version,
+                " of what packages ask of openspyre, and this one has version ", kPackageVersion,
+                "\n  try: make the package again with this openspyre");
   }
 
  protected:

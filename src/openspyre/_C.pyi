@@ -69,5 +69,10 @@ def set_numerics(
     /,
 ) -> None: ...
 def empty_strided_spyre(
-    size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device_index: int | None
+    size: tuple[int, ...],
+    stride: tuple[int, ...],
+    dtype: torch.dtype,
+    device_index: int | None,
+    op: str = "",
+    /,
 ) -> torch.Tensor: ...

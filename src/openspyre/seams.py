@@ -159,6 +159,11 @@ FRONTEND: tuple[Seam, ...] = (
         "when torch.compiler.is_compiling() is true inside AOTAutograd's trace",
     ),
     Seam(
+        "torch._C:_should_allow_numbers_as_tensors",
+        "which ops take a Python number for a tensor when they are traced; others get one made",
+        "when OpOverloads take numbers as torch's own functions do",
+    ),
+    Seam(
         "torch._C:_accelerator_exchangeDevice",
         "Dynamo's device guard for a device without a module of its own",
         "when torch.accelerator has exchange_device",

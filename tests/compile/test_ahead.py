@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from openspyre.frontend import ahead
 from tests.device.conftest import fresh_python
 
 # torch.export copies its own deprecated pytrees
@@ -141,6 +142,19 @@ for value, device in ((5.0, "cpu"), (7.0, "spyre")):
     constants = {"norm.bias": torch.full((16,), value, device=device)}
     run.load_constants(constants, check_full_update=False)
     torch.testing.assert_close(run(*cases[0][0])[1].cpu(), before + value)
+(ids, x), _ = cases[0]
+torch.spyre.synchronize()
+torch.spyre.set_per_process_memory_fraction(0)
+kept = []
+try:
+    while True:
+        kept.append(torch.empty(1, device="spyre"))
+except torch.OutOfMemoryError:
+    pass
+fails(torch.OutOfMemoryError, "(needed by ", ids, x)
+fails(torch.OutOfMemoryError, "OPENSPYRE_MEMORY", ids, x)
+torch.spyre.set_per_process_memory_fraction(1)
+torch.testing.assert_close(run(ids, x)[1].cpu(), run(ids, x)[1].cpu())
 """
 
 
@@ -154,3 +168,105 @@ def test_a_package_runs_without_the_compiler(
     done = other(PACKAGE)
     assert done.returncode == 0, done.stderr
     assert "outdated" not in done.stderr
+
+
+def test_a_package_of_another_version_is_refused(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its library says which calls it was made for; what is in memory after that is not run."""
+    calls = ahead._CALLS.read_text()
+    older = tmp_path / "package_calls.h"
+    older.write_text(calls.replace("kPackageVersion = ", "kPackageVersion = 100"))
+    monkeypatch.setattr(ahead, "_CALLS", older)
+    path = f"{tmp_path}/model.pt2"
+    program = torch.export.export(nn.ReLU(), (torch.ones(3, device="spyre"),))
+    torch._inductor.aoti_compile_and_package(program, package_path=path, inductor_configs=QUICK)
+    with pytest.raises(RuntimeError, match=r"version 100\d .*has version \d\s+try: make the pack"):
+        torch._inductor.aoti_load_package(path)
+
+
+# --- compiled by Inductor, kept by its own means ------------------------------------------------
+
+NOTHING_LOWERED = """
+import torch, openspyre
+openspyre.require()
+from torch._inductor import compile_fx
+def refuse(*_, **__):
+    raise AssertionError("compiled again")
+compile_fx.fx_codegen_and_compile = refuse
+"""
+LOADED = (
+    NOTHING_LOWERED
+    + """
+x, y, wanted = torch.load("case.pt")
+run = torch._inductor.CompiledArtifact.load(path="artifact", format="binary")
+(found,) = run(x.to("spyre"), y.to("spyre"))
+assert found.is_spyre
+torch.testing.assert_close(found.cpu(), wanted)
+assert torch.spyre.fallbacks() == {}
+print("fine")
+"""
+)
+
+
+def test_standalone_compile(tmp_path: Path) -> None:
+    graphs: list[tuple[torch.fx.GraphModule, Sequence[object]]] = []
+
+    def keep(graph: torch.fx.GraphModule, inputs: Sequence[object]) -> torch.fx.GraphModule:
+        graphs.append((graph, inputs))
+        return graph
+
+    x, y = torch.randn(4, 5, device="spyre"), torch.randn(5, device="spyre")
+    torch._dynamo.reset()
+    torch.compile(lambda x, y: torch.softmax(x * y + 1, -1), backend=keep, dynamic=False)(x, y)
+    graph, inputs = graphs[0]
+    compiled = torch._inductor.standalone_compile(graph, inputs)
+    wanted = torch.softmax(x.cpu() * y.cpu() + 1, -1)
+    torch.testing.assert_close(compiled(x, y)[0].cpu(), wanted)
+    compiled.save(path=f"{tmp_path}/artifact", format="binary")
+    torch.save((x.cpu(), y.cpu(), wanted), tmp_path / "case.pt")
+    done = fresh_python(LOADED, tmp_path, TORCHINDUCTOR_CACHE_DIR="empty")
+    assert done.stdout == "fine\n", done.stderr
+
+
+WRITER = """
+import torch, openspyre
+openspyre.require()
+def model(x, w):
+    return (torch.relu(x @ w) + 1).softmax(-1)
+x, w = torch.ones(3, 8, device="spyre"), torch.ones(8, 5, device="spyre", requires_grad=True)
+def run():
+    found = torch.compile(model)(x, w)
+    found[:, 0].sum().backward()
+    torch.testing.assert_close(found.detach().cpu(), torch.full((3, 5), 0.2))
+    assert w.grad.is_spyre
+"""
+SAVES = """
+from model import *
+run()
+data, info = torch.compiler.save_cache_artifacts()
+assert len(info.inductor_artifacts) == 2, info
+open("artifacts", "wb").write(data)
+print("fine")
+"""
+READS = (
+    NOTHING_LOWERED
+    + """
+assert torch.compiler.load_cache_artifacts(open("artifacts", "rb").read()) is not None
+from model import *
+run()
+print("fine")
+"""
+)
+
+
+def test_cache_artifacts_go_to_another_process(tmp_path: Path) -> None:
+    """Its caches are empty, and it lowers no graph: forward and backward come as they were."""
+    (tmp_path / "model.py").write_text(WRITER)
+    for code, cache in ((SAVES, "first"), (READS, "second")):
+        done = fresh_python(code, tmp_path, path=(tmp_path,), TORCHINDUCTOR_CACHE_DIR=cache)
+        assert done.stdout == "fine\n", done.stderr
+    assert {p.name for p in tmp_path.iterdir()} >= {"first", "second"}
+    alone = "\n".join(line for line in READS.splitlines() if "load_cache" not in line)
+    done = fresh_python(alone, tmp_path, path=(tmp_path,), TORCHINDUCTOR_CACHE_DIR="third")
+    assert "compiled again" in done.stderr  # without them it would lower them

@@ -87,6 +87,16 @@ def test_addbmm(dtype: torch.dtype) -> None:
     both(lambda x, a, b: torch.addbmm(x, a, b, **factors), tensor(3, 2, dtype=dtype), a, b)
 
 
+@pytest.mark.parametrize(("beta", "alpha"), [(0.2, 0.6), (1.7, -2.5), (0, 2.9), (1, 0.6)])
+def test_factors_of_integers_are_cut(beta: float, alpha: float) -> None:
+    whole = {"dtype": torch.int64}
+    a, b, x = tensor(2, 3, 5, **whole), tensor(2, 5, 4, **whole), tensor(2, 3, 4, **whole)
+    factors = {"beta": beta, "alpha": alpha}
+    compare(lambda x, a, b: torch.baddbmm(x, a, b, **factors), x, a, b, fallbacks=("baddbmm",))
+    for op, given in ((torch.baddbmm, (x, a, b)), (torch.addmm, (x[0], a[0], b[0]))):
+        same(op(*moved(given), **factors), op(*given, **factors))
+
+
 @pytest.mark.parametrize("size", [1, (3, 5, 2), (7, 9, 11)])
 def test_adaptive_pooling_of_boxes(size: Any) -> None:
     x = special(2, 3, 5, 6, 7)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -61,26 +62,47 @@ def test_complex_numbers(counted: None) -> None:
     assert torch.spyre.fallbacks()
 
 
-def test_memory_that_ends_inside_a_graph(
-    run_python: Callable[..., subprocess.CompletedProcess[str]],
-) -> None:
-    done = run_python(
-        """
+MODEL = """
 import torch, openspyre; openspyre.require()
-def f(x):
-    return x + 1, x.repeat(64) * 2
+def model(x):
+    factors = torch.arange(1.0, 65.0, device=x.device)[:, None]
+    return torch.where(factors > 2, x, factors), x + 1
+def fallen(x):
+    return x.reshape((1,) * 9 + (-1,)).nonzero()
 x = torch.ones(1 << 20, device="spyre")
-g = torch.compile(f)
-for call in (g, f):
-    before = torch.spyre.memory_allocated()
-    try:
-        call(x)
-    except torch.OutOfMemoryError as error:
-        message = str(error)
-    print("OPENSPYRE_MEMORY" in message, torch.spyre.memory_allocated() == before)
-print((x + 1).sum().item(), g(x[:1000])[1].sum().item())
+"""
+CASES = {
+    "eager": ("model", r"needed by aten::where.self"),
+    "compiled": ("torch.compile(model)", r"needed by model.py:5 .*where"),
+    "fallback": ("fallen", r"needed by aten::nonzero"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_memory_that_ends_names_the_op_and_the_remedy(
+    run_python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, case: str
+) -> None:
+    """And what was taken on the way is given back."""
+    (tmp_path / "model.py").write_text(MODEL)
+    function, words = CASES[case]
+    done = run_python(
+        f"""
+import re
+from model import *
+call = {function}
+before = torch.spyre.memory_allocated()
+try:
+    call(x)
+except torch.OutOfMemoryError as error:
+    message = str(error)
+assert "OPENSPYRE_MEMORY" in message, message
+assert re.search(r"{words}", message), message
+assert torch.spyre.memory_allocated() == before
+assert (x + 1).sum().item() == 2 << 20
+results = call(x[:1000])
+torch.spyre.synchronize()
 """,
         OPENSPYRE_MEMORY="64MiB",
+        path=(tmp_path,),
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "True True\nTrue True\n2097152.0 128000.0\n"

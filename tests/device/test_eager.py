@@ -405,3 +405,30 @@ def test_threads_make_kernels_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
         assert torch.equal(result.cpu(), torch.roll(x, shift))
     assert not torch.fx._symbolic_trace.is_fx_tracing()
     assert torch.compile(lambda t: t + 1)(card).tolist() == (x + 1).tolist()
+
+
+BY_NUMBER = [
+    "fmod", "remainder", "copysign", "xlogy", "special.xlog1py", "bitwise_and", "bitwise_or",
+    "floor_divide", "float_power", "rsub", "eq", "gt", "add", "mul", "div",
+]  # fmt: skip
+NUMBERS = (2, -3, 2.5, 0.0, float("nan"), True)
+
+
+@pytest.mark.parametrize("name", BY_NUMBER)
+def test_a_number_stands_for_a_tensor(name: str) -> None:
+    """On either side, of any kind, whether or not the op has an overload for it."""
+    function: Any = torch
+    for part in name.split("."):
+        function = getattr(function, part)
+    floats = torch.tensor([1.5, -2.5, 3.0, 0.0])
+    ran = 0
+    for x in (floats, floats.half(), floats.long(), floats.bool()):
+        for number in NUMBERS:
+            for call in (lambda t, n=number: function(t, n), lambda t, n=number: function(n, t)):
+                try:
+                    wanted = call(x)
+                except (RuntimeError, TypeError):  # PyTorch has no such call
+                    continue
+                ran += 1
+                same(call(moved(x)), wanted)
+    assert ran >= 8

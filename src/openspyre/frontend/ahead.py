@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
 from torch._inductor.virtualized import V
 
 from openspyre.errors import Unsupported
+from openspyre.frontend.sources import source_of_buffer
 from openspyre.ir.kernel import Kernel as Region
 from openspyre.ir.kernel import Role
 from openspyre.ir.text import parse_kernel
@@ -27,15 +30,10 @@ from openspyre.runtime.strides import stride_symbols
 MOST_CLASSES = 64
 """Programs of one kernel in a package."""
 
-# As in csrc/device/package.h.
+_CALLS = Path(__file__).with_name("package_calls.h")
 _DECLARATIONS = """
 namespace {
-struct OpenspyreCalls {
-  int (*load)(void** kernel, const char* text);
-  int (*launch)(void* kernel, void* const* tensors, const int64_t* sizes, int32_t device);
-  int (*constant)(void** copy, void* host, int32_t device, void** tensor);
-};
-const OpenspyreCalls* openspyre_calls = nullptr;
+const openspyre::PackageCalls* openspyre_calls = nullptr;
 int32_t openspyre_device = 0;
 
 [[maybe_unused]] void openspyre_check(int failed) {
@@ -53,9 +51,19 @@ int32_t openspyre_device = 0;
   openspyre_check(openspyre_calls->constant(copy, host, openspyre_device, &tensor));
   return static_cast<AtenTensorHandle>(tensor);
 }
+[[maybe_unused]] AtenTensorHandle openspyre_allocate(std::initializer_list<int64_t> sizes,
+                                                     std::initializer_list<int64_t> strides,
+                                                     int32_t dtype, const char* op) {
+  void* tensor = nullptr;
+  openspyre_check(openspyre_calls->allocate(static_cast<int32_t>(sizes.size()), sizes.begin(),
+                                            strides.begin(), dtype, openspyre_device, op, &tensor));
+  return static_cast<AtenTensorHandle>(tensor);
+}
 }  // namespace
+extern "C" __attribute__((visibility("default"))) const int32_t openspyre_package_version =
+    openspyre::kPackageVersion;
 extern "C" __attribute__((visibility("default"))) void openspyre_bind(
-    const OpenspyreCalls* calls, int32_t device) {
+    const openspyre::PackageCalls* calls, int32_t device) {
   openspyre_calls = calls;
   openspyre_device = device;
 }
@@ -87,7 +95,7 @@ class SpyreCppWrapper(CppWrapperCpu):
             )
         super().write_header()  # type: ignore[no-untyped-call]
         if not V.graph.is_const_graph:
-            self.header.splice(_DECLARATIONS)
+            self.header.splice(_CALLS.read_text() + _DECLARATIONS)
 
     def add_device_include(self, device: str) -> None:
         super().add_device_include("cpu" if device == "spyre" else device)
@@ -121,6 +129,28 @@ class SpyreCppWrapper(CppWrapperCpu):
         self.writeline(  # type: ignore[no-untyped-call]
             f"openspyre_launch(&kernels.{name}, {name}_text, {{{tensors}}}, {{{sizes}}});"
         )
+
+    def make_allocation(
+        self,
+        name: str,
+        device: torch.device,
+        dtype: torch.dtype,
+        shape: Any,
+        stride: Any,
+        allocation_shape: Any = None,
+        is_pinned: bool = False,
+    ) -> str:
+        padded = allocation_shape is not None and tuple(allocation_shape) != tuple(shape)
+        if device.type != "spyre" or padded:
+            return str(
+                super().make_allocation(  # type: ignore[no-untyped-call]
+                    name, device, dtype, shape, stride, allocation_shape, is_pinned
+                )
+            )
+        form = f"{self.codegen_shape_tuple(shape)}, {self.codegen_shape_tuple(stride)}"
+        kind = self.codegen_dtype(dtype)  # type: ignore[no-untyped-call]
+        op = json.dumps(source_of_buffer(name))
+        return f"RAIIAtenTensorHandle {name}(openspyre_allocate({form}, {kind}, {op}));"
 
     def generate_fallback_kernel(self, node: Any) -> None:
         """Through the dispatcher: PyTorch's own C functions are for devices in its tree."""

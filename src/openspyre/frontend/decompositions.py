@@ -16,6 +16,12 @@ import torch
 from torch import Tensor
 from torch._inductor.decomposition import decompositions, fast_random_decomps
 
+from openspyre.frontend.bags import (
+    embedding_bag,
+    embedding_bag_backward,
+    per_sample_weights_backward,
+)
+
 aten = torch.ops.aten
 Decomposition = Callable[..., Any]
 PAIRS = 1 << 28  # comparisons of positions of one op
@@ -226,5 +232,9 @@ OWN: Mapping[Any, Decomposition] = MappingProxyType(
         aten.index_reduce.default: index_reduce,
         aten.masked_scatter.default: masked_scatter,
         aten.take.default: take,
+        aten._embedding_bag.default: embedding_bag,
+        aten._embedding_bag_forward_only.default: embedding_bag,
+        aten._embedding_bag_backward.default: embedding_bag_backward,
+        aten._embedding_bag_per_sample_weights_backward.default: per_sample_weights_backward,
     }
 )

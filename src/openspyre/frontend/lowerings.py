@@ -232,6 +232,10 @@ def addmm(
     """addmm and baddbmm: the product, then stock arithmetic; None as for mm."""
     if not on_card(added, a, b) or out_dtype is not None:
         return None
+    if not added.get_dtype().is_floating_point:  # PyTorch cuts the factors of integers
+        if not all(isinstance(factor, (int, float)) for factor in (beta, alpha)):
+            return None
+        beta, alpha = int(beta), int(alpha)
     total = mm(a, b)
     if alpha != 1:
         total = lowerings[aten.mul](total, alpha)

@@ -259,8 +259,12 @@ def _function(
     if any(a.name == "device" for a in schema) and outputs:
         here = {"dtype": outputs[0].dtype, "device": torch.device("spyre")}
 
+    numbers = torch._C._should_allow_numbers_as_tensors(_name(call))
+
     def function(*leaves: Any) -> list[torch.Tensor]:
         arguments = inputs.filled(leaves)[: len(schema)]
+        if not numbers:
+            arguments = [_tensor(a, v) for a, v in zip(schema, arguments, strict=False)]
         named = zip(schema[len(positional) :], arguments[len(positional) :], strict=False)
         options = {a.name: value for a, value in named if value is not None}
         result = call(*arguments[: len(positional)], **(here | options))
@@ -270,6 +274,23 @@ def _function(
         return [_fitted(results[k], outputs[k]) for k in kept]
 
     return function
+
+
+def _tensor(argument: Any, value: Any) -> Any:
+    """A number where the op takes a tensor: the call was of another overload, which made one."""
+    if not isinstance(argument.type, torch.TensorType):
+        return value
+    match value:
+        case bool() | int():
+            return aten.full([], value, dtype=_dtype_of(value), device="spyre")
+        case float() | torch.SymFloat():
+            one = aten.full([], 1.0, dtype=torch.float32, device="spyre")
+            return aten.mul(one, value)
+    return value
+
+
+def _dtype_of(number: int) -> torch.dtype:
+    return torch.bool if isinstance(number, bool) else torch.int64
 
 
 def _on_card(function: Function) -> Function:

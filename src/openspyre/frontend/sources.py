@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_custom_graph_passes
+from torch._inductor.ir import Operation
+from torch._inductor.virtualized import V
 
 from openspyre.runtime.places import place_in_trace
 
@@ -31,6 +33,12 @@ def source_of(buffer: Any) -> str:
             place = place_in_trace(trace)
     ops = ", ".join(sorted(set(names)))
     return f"{place} [{ops}]" if place else ops
+
+
+def source_of_buffer(name: str) -> str:
+    """The same of a buffer of the graph that is being compiled; empty where nothing is known."""
+    buffer = V.graph.try_get_buffer(name)
+    return source_of(buffer) if isinstance(buffer, Operation) else ""
 
 
 class LinesInKey(CustomGraphPass):

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 
+from openspyre.frontend.sources import source_of_buffer
+
 
 class SpyreWrapper(PythonWrapperCodegen):
     """Python wrapper of graphs on the card."""
@@ -59,9 +61,8 @@ class SpyreWrapper(PythonWrapperCodegen):
                 )
             )
         text = self.codegen_python_shape_tuple
-        return (
-            f"{name} = empty_strided_spyre({text(shape)}, {text(stride)}, {dtype}, {device.index})"
-        )
+        form = f"{text(shape)}, {text(stride)}, {dtype}, {device.index}"
+        return f"{name} = empty_strided_spyre({form}, {source_of_buffer(name)!r})"
 
 
 class SpyreSubgraphWrapper(SubgraphPythonWrapperCodegen):
