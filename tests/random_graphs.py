@@ -425,7 +425,7 @@ def _write(m: _Maker) -> _Made:
     y = m.pick(lambda w: w.dtype == v.dtype and _fits_into(w.shape, v.shape))
     begin = rng.randint(0, max(v.shape[0] - 1, 0))
     texts = ["{0}.mul_(2)", "{0}.relu_()", f"{{0}}[{begin}:].neg_()", f"{{0}}[{begin}:].zero_()"]
-    if y and y != x and rng.random() < 0.8:
+    if y and _storage(m.values[y]) != _storage(v) and rng.random() < 0.8:
         if v.shape[0] and m.values[y].shape == v.shape and rng.random() < 0.4:
             index = m.input((v.shape[0],), torch.int64, v.shape[0])
             writes = ("{0}.index_copy_(0, {2}, {1})", "{0}.index_add_(0, {2}, {1})")

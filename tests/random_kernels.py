@@ -145,7 +145,8 @@ def of_ops(kernel: Kernel, ops: tuple[Op, ...]) -> Kernel:
     read = {n.tensor for op in ops for n in walk(op.body) if isinstance(n, Load)}
     read |= {lookup.tensor for op in ops for lookup in op.lookups}
     read |= {op.out.tensor for op in ops if op.accumulate}
-    first_read = _read_before_written(ops)
+    missing = _read_before_written(ops)  # also what an op wrote in part that is gone
+    missing |= {op.out.tensor for op in kernel.ops if op not in ops} & written
     tensors: dict[str, Tensor] = {}
     for name, tensor in kernel.tensors.items():
         if name not in written | read:
@@ -153,7 +154,7 @@ def of_ops(kernel: Kernel, ops: tuple[Op, ...]) -> Kernel:
         role = tensor.role
         if name not in written and role is not Role.SCALAR:
             role = Role.INPUT
-        elif role is Role.LOCAL and name in first_read:
+        elif role in (Role.LOCAL, Role.OUTPUT) and name in missing:
             role = Role.MUTATED
         elif role is Role.LOCAL and name not in read:
             role = Role.OUTPUT

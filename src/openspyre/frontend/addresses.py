@@ -263,11 +263,21 @@ def _by_stride(
             split = divided(left, placement.strides[d])
             if split is None:
                 return None
+            if not own:
+                split = _from_zero(split, placement.strides[d], domain.symbols)
             found[d] = found[d] + split[0] * Expr(((own, 1),))
             left = split[1]
         if left.terms:
             return None
     return found
+
+
+def _from_zero(split: tuple[Expr, Expr], stride: Expr, symbols: Symbols) -> tuple[Expr, Expr]:
+    """A quotient and remainder without a negative remainder: s = 1*(s + 1) - 1 is 0*(s + 1) + s."""
+    quotient, remainder = split
+    if symbols.nonnegative(-remainder - 1) and symbols.nonnegative(remainder + stride):
+        return quotient - 1, remainder + stride
+    return split
 
 
 def _carried(
