@@ -47,13 +47,24 @@ def fault(graph: Graph, *, dynamic: bool = False) -> tuple[str, Compiled]:
 
 
 def _differing(graph: Graph, *, dynamic: bool) -> str:
-    """The first output or input that is not as on the CPU."""
+    """The first output or input that is not as on the CPU.
+
+    What PyTorch itself gets wrong when it traces the graph for the CPU is not ours: views of a
+    changed input with dynamic strides, in 2.13.
+    """
+    found = _wrong(graph, "spyre", "inductor", dynamic=dynamic)
+    if found and _wrong(graph, "cpu", "aot_eager", dynamic=dynamic):
+        return ""
+    return found
+
+
+def _wrong(graph: Graph, device: str, backend: str, *, dynamic: bool) -> str:
     torch._dynamo.reset()
     right = [x.float() if x.is_floating_point() else x for x in graph.tensors()]
     right = [_lain(x, like) for x, like in zip(right, graph.tensors(), strict=True)]
     wanted = [*graph.function(wide=True)(*right), *right]
-    ours = [_moved(x) for x in graph.tensors()]
-    compiled = torch.compile(graph.function(), fullgraph=True, dynamic=dynamic)
+    ours = [_moved(x, device) for x in graph.tensors()]
+    compiled = torch.compile(graph.function(), backend=backend, fullgraph=True, dynamic=dynamic)
     got = [*compiled(*ours), *ours]
     names = [*graph.outputs, *(x.name for x in graph.inputs)]
     rounding = _ROUNDING[graph.narrow]
@@ -78,10 +89,10 @@ def _lain(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return whole.as_strided(like.shape, like.stride(), like.storage_offset())
 
 
-def _moved(x: torch.Tensor) -> torch.Tensor:
-    """On the card, with the strides that it has here."""
+def _moved(x: torch.Tensor, device: str) -> torch.Tensor:
+    """On a device, with the strides that it has here."""
     count = x.untyped_storage().nbytes() // x.element_size()
-    whole = x.as_strided((count,), (1,), 0).to("spyre")
+    whole = x.as_strided((count,), (1,), 0).to(device)
     return whole.as_strided(x.shape, x.stride(), x.storage_offset())
 
 

@@ -162,7 +162,8 @@ def test_a_wrong_result_is_told_with_the_graph(monkeypatch: pytest.MonkeyPatch) 
 
     def wrong(self: Graph, *, wide: bool = False) -> Callable[..., tuple[torch.Tensor, ...]]:
         nodes = tuple(replace(n, text=n.text.replace("exp()", "exp2()")) for n in self.nodes)
-        return plain(replace(self, nodes=nodes) if wide else self, wide=wide)
+        right, other = plain(self, wide=wide), plain(replace(self, nodes=nodes))
+        return lambda *x: other(*x) if x[0].device.type == "spyre" else right(*x)
 
     monkeypatch.setattr(Graph, "function", wrong)
     found, compiled = fault(graph)
