@@ -263,7 +263,7 @@ def _by_stride(
             split = divided(left, placement.strides[d])
             if split is None:
                 return None
-            if not own:
+            if not own and domain.symbols.nonnegative(left):
                 split = _from_zero(split, placement.strides[d], domain.symbols)
             found[d] = found[d] + split[0] * Expr(((own, 1),))
             left = split[1]
