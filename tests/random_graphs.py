@@ -361,6 +361,8 @@ def _reduction(m: _Maker) -> _Made:
             texts = texts[:2]
         text = rng.choice(texts)
         return text, (x,), not v.dtype.is_floating_point or "sum" not in text, False
+    if not v.numel():
+        return f"{{0}}.sum({d}{keep})", (x,), True, False  # torch warns of others over nothing
     texts = [
         f"{{0}}.mean({d}{keep})",
         f"{{0}}.sum({d}{keep})",
