@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib.util
 import re
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from openspyre.ir.kernel import Kernel
 from openspyre.ir.reference import evaluate
 from openspyre.ir.text import parse_kernel, print_kernel
 from openspyre.ir.text_program import print_program
+from openspyre.runtime.stages import changed_lines
 from openspyre.spec import SPYRE_CARD_V1
 from tests.card_runner import run_program
 
@@ -56,9 +56,7 @@ def imported_kernel(module: ModuleType) -> tuple[Kernel, torch.Tensor]:
 
 
 def changes(before: str, after: str) -> str:
-    lines = difflib.ndiff(before.splitlines(), after.splitlines())
-    shown = [line.rstrip() for line in lines if line[0] in "+-"]
-    return "\n".join(shown or ["(nothing to do here)"]) + "\n"
+    return "\n".join(changed_lines(before, after) or ["(nothing to do here)"]) + "\n"
 
 
 def on_card(kernel: Kernel, x: torch.Tensor, device: torch.Tensor) -> str:

@@ -7,10 +7,13 @@ autoload is off, and says why it cannot where it cannot.
 
 from __future__ import annotations
 
-from openspyre.errors import BrokenInvariant, SpyreError, Unsupported
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+
+from openspyre.errors import BrokenInvariant, InvalidHint, SpyreError, Unsupported
 
 __version__ = "0.1.0"
-__all__ = ["BrokenInvariant", "SpyreError", "Unsupported", "require"]
+__all__ = ["BrokenInvariant", "InvalidHint", "SpyreError", "Unsupported", "hint", "require"]
 
 
 def _autoload() -> None:
@@ -34,3 +37,33 @@ def require() -> None:
     from openspyre.device import register
 
     register.require()
+
+
+def hint(
+    *,
+    division: Mapping[str, int] | None = None,
+    tile: Mapping[str, int] | None = None,
+    residency: Mapping[str, str] | None = None,
+    kernel: str = "*",
+) -> AbstractContextManager[None]:
+    """Inside this context, kernels of compiled functions follow decisions of yours.
+
+    Names are those that `OPENSPYRE_TRACE=stages` and `spyre explain` print: an axis of steps
+    (`i0`, or `s1.i0` in step s1), a dim of one op that is no axis (`contract0.r0`; tiles only), a
+    local tensor (`buf0`). What is not named is decided as always. A function compiled outside is
+    compiled again inside, and the other way round. Eager ops follow no hints.
+
+    Args:
+        division: over how many cores an axis is split.
+        tile: how many points of a dim one trip of its loop takes.
+        residency: "lx" or "device": where a tensor lies that crosses steps.
+        kernel: the kernels that it is for, by name; `*` and `?` stand for others. Each of them
+            must have all dims and tensors that are named.
+
+    Raises:
+        InvalidHint: a value that no kernel can follow; from a call that compiles, a hint that its
+            kernel cannot follow, with the reason and what to try.
+    """
+    from openspyre.frontend import hints
+
+    return hints.hint(division or {}, tile or {}, residency or {}, kernel)

@@ -5,7 +5,8 @@ SpyreError                  what a user can do something about
 ├── InvalidKernel           kernel text that does not parse or breaks a rule of the IR
 ├── InvalidProgram          program bytes that are malformed, corrupted or of another version
 ├── CardError               the card stopped: an index out of range, an access outside its memory
-└── InvalidSetting          a setting (mostly an environment variable) that means nothing
+├── InvalidSetting          a setting (mostly an environment variable) that means nothing
+└── InvalidHint             a hint (`openspyre.hint`) that a kernel cannot follow
 BrokenInvariant             a mistake of ours; carries the kernel text and asks for a report
 """
 
@@ -48,6 +49,10 @@ class CardError(SpyreError):
 
 class InvalidSetting(SpyreError, ValueError):
     """A setting, mostly an environment variable, whose value means nothing."""
+
+
+class InvalidHint(SpyreError, ValueError):
+    """A hint that means nothing, or that a kernel cannot follow."""
 
 
 class BrokenInvariant(AssertionError):

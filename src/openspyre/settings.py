@@ -14,6 +14,8 @@ OPENSPYRE_CHECK           off leaves out the proof that a compiled program is ri
 OPENSPYRE_DEBUG           modes in which a wrong program or a use of freed memory shows, with commas
                           between: poison (memory without contents holds NaN or 0xCB), late (copies
                           to and from LX happen as late as is legal); default none
+OPENSPYRE_TRACE           stages prints what each stage of the compiler changes in kernels that are
+                          new or come out otherwise than when last printed; default none
 OPENSPYRE_RUN             folder in which processes show their cards to `spyre smi` (default
                           openspyre in XDG_RUNTIME_DIR, or in the folder of temporary files)
 OPENSPYRE_NUMERICS        how programs compute: ieee (default), or card with switches behind commas,
@@ -37,6 +39,7 @@ from openspyre.numerics import IEEE, Numerics, parse_numerics
 PREFIX = "OPENSPYRE_"
 FALLBACK_MODES = ("count", "warn", "error")
 DEBUG_MODES = ("poison", "late")
+TRACE_MODES = ("stages",)
 _UNITS: Mapping[str, int] = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SWITCH: Mapping[str, bool] = {
     "on": True, "1": True, "true": True, "yes": True,
@@ -59,6 +62,7 @@ class Settings:
     cache_limit: int
     check: bool
     debug: frozenset[str]
+    trace: frozenset[str]
     run: Path
     numerics: Numerics
 
@@ -89,7 +93,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         cache_programs=read("CACHE_PROGRAMS", _switch, True),
         cache_limit=read("CACHE_LIMIT", _bytes, 1 << 30),
         check=read("CHECK", _switch, True),
-        debug=read("DEBUG", _debug, frozenset()),
+        debug=read("DEBUG", _modes(DEBUG_MODES), frozenset()),
+        trace=read("TRACE", _modes(TRACE_MODES), frozenset()),
         run=read("RUN", Path, _default_run(environment)),
         numerics=read("NUMERICS", parse_numerics, IEEE),
     )
@@ -164,8 +169,11 @@ def _fallback(text: str) -> str:
     return text.lower()
 
 
-def _debug(text: str) -> frozenset[str]:
-    modes = frozenset(word.strip().lower() for word in text.split(","))
-    if not modes <= frozenset(DEBUG_MODES):
-        raise ValueError(f"use some of {', '.join(DEBUG_MODES)}")
-    return modes
+def _modes(known: tuple[str, ...]) -> Callable[[str], frozenset[str]]:
+    def parse(text: str) -> frozenset[str]:
+        modes = frozenset(word.strip().lower() for word in text.split(","))
+        if not modes <= frozenset(known):
+            raise ValueError(f"use some of {', '.join(known)}")
+        return modes
+
+    return parse

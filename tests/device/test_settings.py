@@ -57,6 +57,11 @@ def test_debug_modes(text: str) -> None:
     assert read_settings({"OPENSPYRE_DEBUG": text}).debug == {"poison", "late"}
 
 
+def test_trace_modes() -> None:
+    assert read_settings({"OPENSPYRE_TRACE": "Stages"}).trace == {"stages"}
+    assert read_settings({}).trace == frozenset()
+
+
 @pytest.mark.parametrize(("text", "on"), [("0", False), ("off", False), ("ON", True), ("", True)])
 def test_switches(text: str, on: bool) -> None:
     assert read_settings({"OPENSPYRE_AUTOLOAD": text}).autoload is on
@@ -69,6 +74,7 @@ def test_switches(text: str, on: bool) -> None:
         ("MEMORY", "lots"), ("MEMORY", "12"), ("MEMORY", "-4GiB"), ("THREADS", "0"),
         ("FALLBACK", "loud"), ("AUTOLOAD", "perhaps"), ("CACHE_LIMIT", "0"),
         ("CACHE_PROGRAMS", "some"), ("CHECK", "twice"), ("DEBUG", "late,early"), ("DEBUG", ","),
+        ("TRACE", "steps"), ("TRACE", "on"),
     ],
 )  # fmt: skip
 def test_values_that_mean_nothing(name: str, text: str) -> None:

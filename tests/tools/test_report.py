@@ -482,12 +482,14 @@ def test_a_long_timeline_is_joined() -> None:
 def test_explain_lists_what_ran_on_the_cpu(reported: Reported, tmp_path: Path) -> None:
     code, out, _ = spyre("explain", "--json", reported.saved)
     assert code == 1
-    assert json.loads(out) == reported.json["fallbacks"]
+    assert json.loads(out)["fallbacks"] == reported.json["fallbacks"]
     code, out, _ = spyre("explain", reported.saved)
     assert "aten::lgamma.out" in out
     script = tmp_path / "good.py"
     script.write_text("import torch\ntorch.ones(3, device='spyre').add(1).cpu()\n")
-    assert spyre("explain", script)[:2] == (0, "every op ran on the card\n")
+    code, out, _ = spyre("explain", script)
+    assert code == 0
+    assert out.endswith("every op ran on the card\n")
 
 
 @pytest.mark.parametrize(

@@ -102,19 +102,25 @@ class _Work:
         lookups = list(op.lookups)
 
         def node(value: Scalar) -> Scalar:
-            if not isinstance(value, Load) or self._is_affine(op, value.index):
+            if not isinstance(value, Load):
                 return value
             index = list(value.index)
-            for position, expr in enumerate(index):
-                if self._is_affine(op, (expr,)):
-                    continue
-                index[position] = self._looked_up(op, expr, value, position, lookups)
-            return replace(value, index=tuple(index))
+            for position, expr in enumerate(value.index):
+                if not self._is_affine(op, (expr,)) or self._leaves(op, value, position):
+                    index[position] = self._looked_up(op, expr, value, position, lookups)
+            return value if tuple(index) == value.index else replace(value, index=tuple(index))
 
         body = rewritten(op.body, node)
         if body is op.body:
             return op
         return replace(op, body=body, lookups=tuple(lookups))
+
+    def _leaves(self, op: Op, load: Load, position: int) -> bool:
+        """Whether a lookup inside its own range may lead a guarded load out of its tensor."""
+        expr, extent = load.index[position], self.tensors[load.tensor].shape[position]
+        used = [k for k in op.lookups if k.name in expr.names]
+        exact = any(expr == Expr.var(k.name) and k.size == extent for k in used)
+        return load.guarded and bool(used) and not exact
 
     def _looked_up(
         self, op: Op, expr: Expr, load: Load, position: int, lookups: list[Lookup]

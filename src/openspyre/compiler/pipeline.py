@@ -6,12 +6,13 @@ run; one that fails is a mistake of ours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from openspyre.compiler.canonical import canonicalize
 from openspyre.compiler.capacity import fit_tiles
 from openspyre.compiler.division import divide
 from openspyre.compiler.emit import emit
+from openspyre.compiler.hinted import divide_as_told, fit_tiles_as_told, place_as_told
 from openspyre.compiler.layout import choose_layouts
 from openspyre.compiler.residency import place
 from openspyre.compiler.tiling import form_steps
@@ -35,23 +36,32 @@ STAGES: tuple[Stage, ...] = (
     ("fit_tiles", fit_tiles, verify.looped),
     ("place", place, verify.placed),
 )
+# Of kernels with hints: what the user has fixed is not chosen.
+_TOLD: Mapping[str, Pass] = {
+    "divide": divide_as_told, "fit_tiles": fit_tiles_as_told, "place": place_as_told,
+}  # fmt: skip
+TOLD_STAGES = tuple((name, _TOLD.get(name, run), check) for name, run, check in STAGES)
 
 
 def plan_kernel(
     kernel: Kernel,
     card: CardSpec,
     on_stage: Observer | None = None,
-    stages: tuple[Stage, ...] = STAGES,
+    stages: tuple[Stage, ...] | None = None,
 ) -> Kernel:
     """The kernel with its plan tables filled.
 
     Args:
         on_stage: called with the name of every stage and the kernel after it.
+        stages: by default those that the kernel's hints ask for.
 
     Raises:
         BrokenInvariant: a stage broke its promise; carries the kernel's text.
         Unsupported: the kernel cannot run on the card.
+        InvalidHint: it cannot follow a hint.
     """
+    if stages is None:
+        stages = TOLD_STAGES if kernel.hints else STAGES
     _check("the kernel handed in", kernel, card, verify.well_formed)
     for name, run, check in stages:
         kernel = run(kernel, card)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -40,10 +40,20 @@ class _Use:
     index: tuple[Expr, ...] | None
 
 
-def place(kernel: Kernel, card: CardSpec) -> Kernel:
+def place(
+    kernel: Kernel,
+    card: CardSpec,
+    *,
+    first: Collection[str] = (),
+    never: Collection[str] = (),
+) -> Kernel:
     """Fills `residency`: offsets of tiles and of local tensors that cross steps.
 
     Keys are names of tensors and of tiles (`tiles.Tile.name`).
+
+    Args:
+        first: tensors that get their place in LX before others.
+        never: tensors that do not stay in LX.
 
     Raises:
         BrokenInvariant: a step whose tiles do not fit in LX.
@@ -51,7 +61,7 @@ def place(kernel: Kernel, card: CardSpec) -> Kernel:
     steps = [step_axes(kernel, s, division_of(kernel, s.name)) for s in kernel.steps]
     uses = {name: found for name, found in _uses(kernel).items() if _crosses(found)}
     packer = _Packer(kernel, card)
-    for name in sorted(uses, key=lambda n: (-_gain(uses[n]), n)):
+    for name in sorted(uses.keys() - never, key=lambda n: (n not in first, -_gain(uses[n]), n)):
         if lies := _kept_form(kernel, steps, name, uses[name]):
             packer.offer(lies, uses[name][0].step, uses[name][-1].step)
     table: dict[str, Residency] = dict(packer.rows())
@@ -106,6 +116,17 @@ def _crosses(uses: list[_Use]) -> bool:
 def _gain(uses: list[_Use]) -> float:
     """Accesses saved per step that LX is held."""
     return len(uses) / (uses[-1].step - uses[0].step + 1)
+
+
+def why_not_kept(kernel: Kernel, name: str, card: CardSpec) -> str:
+    """Why a local tensor that crosses steps cannot stay in LX between them."""
+    uses = _uses(kernel)[name]
+    steps = [step_axes(kernel, s, division_of(kernel, s.name)) for s in kernel.steps]
+    lies = _kept_form(kernel, steps, name, uses)
+    if lies is None:
+        numbers = dict.fromkeys(use.step for use in uses)
+        return f"steps {', '.join(f's{n}' for n in numbers)} do not need it in the same parts"
+    return f"its {lies.bytes} bytes find no room beside the tiles of those steps"
 
 
 # --- LX across steps ------------------------------------------------------------------------

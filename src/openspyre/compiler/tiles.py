@@ -309,12 +309,15 @@ class _Builder:
         if any(x.tensor in self.written for x in self.used_lookups(op, read)):
             depth = max(depth, self.axes.outer)
         key = self.share_key(op, role, read, walked, depth)
-        number = self.loaded.get(key)
+        number, row_elements = self.loaded.get(key), None
         if number is None:
-            number = self.joined(op, role, read, walked, depth)
+            row_elements = self.row_elements(op, role, read, walked, depth)
+            number = self.joined(op, read, row_elements, walked, depth)
         if number is None:
             number = self.contained(op, role, read, walked, depth)
         if number is None:
+            if row_elements is not None:
+                self.rows.setdefault(row_elements.key, (len(self.tiles), row_elements))
             number = self.loaded[key] = self.add(
                 Content.OPERAND, read.tensor, walked, op, depth, position, row=row
             )
@@ -322,15 +325,18 @@ class _Builder:
         tile = self.tiles[number]
         self.tiles[number] = replace(tile, last=max(tile.last, position))
 
-    def joined(self, op: Op, role: str, read: Read, walked: list[int], depth: int) -> int | None:
-        """The tile of a read that walks the same elements with other dims."""
+    def row_elements(
+        self, op: Op, role: str, read: Read, walked: list[int], depth: int
+    ) -> Elements | None:
         if role or depth > self.axes.outer or not self.plain(read, op):
             return None
-        elements = elements_of(self.kernel, self.axes, op, read.tensor, read.index, walked)
-        if elements is None:
-            return None
-        if elements.key not in self.rows:
-            self.rows[elements.key] = (len(self.tiles), elements)
+        return elements_of(self.kernel, self.axes, op, read.tensor, read.index, walked)
+
+    def joined(
+        self, op: Op, read: Read, elements: Elements | None, walked: list[int], depth: int
+    ) -> int | None:
+        """The tile of a read that walks the same elements with other dims."""
+        if elements is None or elements.key not in self.rows:
             return None
         number, loader = self.rows[elements.key]
         dims = self.tiles[number].dims

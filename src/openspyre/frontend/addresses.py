@@ -209,20 +209,25 @@ def _walking_order(placement: Placement, symbols: Symbols) -> list[int]:
         if extent.constant != 1 and stride.constant != 0
     ]
 
-    # Compare symbolic strides by a value with every symbol large; ties keep the outer dim.
-    values = _possible_sizes([placement.shape[d] for d in moving], placement.strides, symbols)
+    # Ties keep the outer dim.
+    extents, strides = ([dims[d] for d in moving] for dims in (placement.shape, placement.strides))
+    values = _possible_sizes(extents, strides, symbols)
     return sorted(moving, key=lambda d: (-placement.strides[d].evaluate(values), d))
 
 
 def _possible_sizes(
     extents: Sequence[Expr], strides: Sequence[Expr], symbols: Symbols
 ) -> dict[str, int]:
-    """Large values of the symbols, but small ones of those that extents shrink with.
+    """The values that the graph was traced with, where those tell the strides apart.
 
-    So the extents of a convolution, `s0 - s1 + 3`, are positive. Where they are not, the values
-    are those that the graph was traced with.
+    Otherwise large values of the symbols, but small ones of those that extents shrink with: so the
+    extents of a convolution, `s0 - s1 + 3`, are positive. Where they are not, the traced values.
     """
     names = frozenset[str]().union(*(e.names for e in (*extents, *strides)))
+    if names <= symbols.traced.keys():
+        steps = [stride.evaluate(symbols.traced) for stride in strides]
+        if len(set(steps)) == len(steps):
+            return {name: symbols.traced[name] for name in names}
     less = frozenset[str]().union(*map(_subtracted, extents))
     found = {n: (5 if n in less else 1009) + 16 * k for k, n in enumerate(sorted(names))}
     if less and any(extent.evaluate(found) <= 0 for extent in extents):
@@ -258,11 +263,21 @@ def _by_stride(
             split = divided(left, placement.strides[d])
             if split is None:
                 return None
+            if not own and domain.symbols.nonnegative(left):
+                split = _from_zero(split, placement.strides[d], domain.symbols)
             found[d] = found[d] + split[0] * Expr(((own, 1),))
             left = split[1]
         if left.terms:
             return None
     return found
+
+
+def _from_zero(split: tuple[Expr, Expr], stride: Expr, symbols: Symbols) -> tuple[Expr, Expr]:
+    """A quotient and remainder without a negative remainder: s = 1*(s + 1) - 1 is 0*(s + 1) + s."""
+    quotient, remainder = split
+    if symbols.nonnegative(-remainder - 1) and symbols.nonnegative(remainder + stride):
+        return quotient - 1, remainder + stride
+    return split
 
 
 def _carried(

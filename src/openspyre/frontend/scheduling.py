@@ -32,6 +32,7 @@ from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
 from openspyre.frontend import ahead, decompositions, device_calls, foreign_dtypes, lowerings
+from openspyre.frontend.hints import hinted, hints_text
 from openspyre.frontend.importer import imported
 from openspyre.frontend.wrapper import SpyreWrapper
 from openspyre.ir.kernel import Kernel as Region
@@ -116,6 +117,7 @@ def _emit(nodes: Sequence[BaseSchedulerNode]) -> None:
     """Write the launch of one kernel for `nodes` into the wrapper."""
     wrapper: Any = V.graph.wrapper_code  # ours: SpyreWrapper or SpyreSubgraphWrapper
     kernel, local = region_kernel(nodes, _title(nodes))
+    kernel = hinted(kernel)
     if (seen := _observer.get()) is not None:
         seen(nodes, local)
     V.graph.removed_buffers |= local
@@ -137,14 +139,14 @@ def _title(nodes: Sequence[BaseSchedulerNode]) -> str:
 class LastPass(CustomGraphModulePass):
     """What happens to a graph before it is lowered.
 
-    Its uuid puts our compiler's sources into Inductor's cache keys.
+    Its uuid puts our compiler's sources and the user's hints into Inductor's cache keys.
     """
 
     def __call__(self, gm: torch.fx.GraphModule) -> None:
         foreign_dtypes.mark_calls(gm.graph)
 
     def uuid(self) -> bytes:
-        return _version()
+        return _version() + hints_text().encode()
 
 
 @functools.cache

@@ -297,6 +297,40 @@ class Residency:
     last: int
 
 
+class Fixed(Enum):
+    """What a hint fixes."""
+
+    DIVISION = "division"  # parts of an axis
+    TILE = "tile"  # points of an axis, or of an op's own dim, in one trip of its loop
+    RESIDENCY = "residency"  # where a local tensor lies that crosses steps
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A decision of the plan that the user has taken.
+
+    Attributes:
+        name: an axis of steps (`i0`; `s1.i0` in step s1), an op's own dim (`contract0.r0`), or a
+            local tensor.
+        value: parts or points; for RESIDENCY a space.
+    """
+
+    what: Fixed
+    name: str
+    value: int | Space
+
+    @property
+    def count(self) -> int:
+        """The parts or points."""
+        if isinstance(self.value, Space):
+            raise TypeError(f"{self} has no count")
+        return self.value
+
+    def __str__(self) -> str:
+        value = self.value.value if isinstance(self.value, Space) else self.value
+        return f"{self.what.value} {self.name}: {value}"
+
+
 def _empty() -> Mapping[str, object]:
     return MappingProxyType({})
 
@@ -309,6 +343,7 @@ class Kernel:
         symbols: size symbols in the order a launch passes them.
         arguments: names of the tensors a launch passes, in order (every role but LOCAL).
         limits: for every symbol the inclusive range [low, high] this plan must serve.
+        hints: what the user has decided of the plan.
     """
 
     name: str
@@ -321,6 +356,7 @@ class Kernel:
     steps: tuple[Step, ...] = ()
     divisions: Mapping[str, Division] = field(default_factory=lambda: MappingProxyType({}))
     residency: Mapping[str, Residency] = field(default_factory=lambda: MappingProxyType({}))
+    hints: tuple[Hint, ...] = ()
 
 
 def walk(body: Scalar) -> Iterator[Scalar]:

@@ -25,8 +25,9 @@
 A tensor without `strides` is contiguous (a local or a scalar has none). `lookup t = ids[i0] size
 n wrap` stands under an op. `x?[i]` is a guarded load, `idx[e]` an index used as a value, `f16(v)`
 a cast, `y[...] += v` an accumulating scatter, `%0` a value used more than once. The class of a
-value follows from its operands (literals: f32, i64 or bool); `v:i32` states another. `#` starts a
-comment at the beginning of a line.
+value follows from its operands (literals: f32, i64 or bool); `v:i32` states another. What the user
+has decided stands before the arguments: `hint division i0: 8`, `hint tile s0.i0: 64`, `hint
+residency m: device`. `#` starts a comment at the beginning of a line.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ def _lines(kernel: Kernel) -> Iterator[str]:
     yield f"kernel {kernel.name if _NAME.match(kernel.name) else json.dumps(kernel.name)}"
     yield from _names("symbols", kernel.symbols)
     yield from _names("limits", [f"{s}:{a}..{b}" for s, (a, b) in kernel.limits.items()])
+    yield from (f"hint {hint}" for hint in kernel.hints)
     yield from _names("arguments", [_name(a) for a in kernel.arguments])
     for name, tensor in kernel.tensors.items():
         if name != tensor.name:

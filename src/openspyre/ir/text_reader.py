@@ -15,6 +15,8 @@ from openspyre.ir.kernel import (
     Access,
     Dim,
     Division,
+    Fixed,
+    Hint,
     Kernel,
     Kind,
     Lookup,
@@ -38,6 +40,7 @@ _STORE = re.compile(r"([\w.]+)(\[[^\]]*\]) (<-|\+=) (?:(\w+): )?(.*)$")
 _SHARED = re.compile(r"(%\d+) = (.*)$")
 _PART = re.compile(r"(\w+) parts (\d+) stride (\d+) granule (\d+)$")
 _RESIDENCY = re.compile(r"([\w.]+): (\w+) offset (\d+) bytes (\d+) steps (-?\d+)\.\.(-?\d+)$")
+_HINT = re.compile(r"(division|tile|residency) ([\w.]+): (\d+|lx|device)$")
 _NAMED = re.compile(r"([\w.]+):(?: (.*))?$")
 _RANGE = re.compile(r"(\w+):(-?\d+)\.\.(-?\d+)$")
 
@@ -83,6 +86,7 @@ class _Reader:
         self.limits: dict[str, tuple[int, int]] = {}
         self.tensors: dict[str, Tensor] = {}
         self.ops: list[Op] = []
+        self.hints: list[Hint] = []
         self.layouts: dict[str, StickLayout] = {}
         self.steps: list[Step] = []
         self.divisions: dict[str, Division] = {}
@@ -96,6 +100,7 @@ class _Reader:
             "limits": self.read_limits,
             **{role.value: self._tensor_reader(role) for role in Role},
             "op": self.read_op,
+            "hint": self.read_hint,
             "layout": self.read_layout,
             "step": self.read_step,
             "axes": lambda rest: self.extend_step(axes=_dims(rest)),
@@ -135,6 +140,7 @@ class _Reader:
             tuple(self.steps),
             MappingProxyType(self.divisions),
             MappingProxyType(self.residency),
+            tuple(self.hints),
         )
 
     # --- tensors ---
@@ -227,6 +233,13 @@ class _Reader:
         self.open = None
 
     # --- plan tables ---
+
+    def read_hint(self, rest: str) -> None:
+        what, name, value = _matched(_HINT, rest, "hint division i0: 8").groups()
+        if (what == Fixed.RESIDENCY.value) == value.isdigit():
+            raise InvalidKernel(f"{value} is no {what}", hint="hint residency t: lx")
+        place = int(value) if value.isdigit() else Space(value)
+        self.hints.append(Hint(Fixed(what), name, place))
 
     def read_layout(self, rest: str) -> None:
         name, order = _named(rest, "layout t: 1 0 2")

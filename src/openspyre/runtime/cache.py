@@ -7,7 +7,8 @@ Files carry the time of their last use; the oldest go when the folder outgrows i
     magic       8 bytes
     key         32 bytes
     checksum    32 bytes: SHA-256 of the data
-    data        a program as `ir/binary.py` writes it, or patterns as `frontend/patterns.py` does
+    data        a program as `ir/binary.py` writes it, patterns as `frontend/patterns.py` does, or
+                what `runtime/stages.py` has shown
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Kind(Enum):
 
     PROGRAM = ".program"
     PATTERN = ".pattern"
+    STAGES = ".stages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +117,9 @@ class ProgramCache:
 
     def contents(self) -> Contents:
         """What is there now."""
-        programs, patterns = (
-            [status.st_size for _, status in self._files(kind.value)] for kind in Kind
-        )
-        return Contents(len(programs), len(patterns), sum(programs) + sum(patterns))
+        sizes = {kind: [s.st_size for _, s in self._files(kind.value)] for kind in Kind}
+        total = sum(map(sum, sizes.values()))
+        return Contents(len(sizes[Kind.PROGRAM]), len(sizes[Kind.PATTERN]), total)
 
     def clear(self) -> Contents:
         """Removes every entry, and what killed writers left. Returns what was there.

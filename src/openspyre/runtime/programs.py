@@ -21,6 +21,7 @@ from openspyre.ir.program import Program
 from openspyre.ir.text import print_kernel
 from openspyre.runtime.cache import ProgramCache, program_cache
 from openspyre.runtime.check import NO_SIZES, Sizes, proved
+from openspyre.runtime.stages import show_stages
 from openspyre.settings import settings
 from openspyre.spec import CardSpec
 
@@ -36,6 +37,8 @@ def program_bytes(kernel: Kernel, card: CardSpec, sizes: Sizes = NO_SIZES) -> by
         Unsupported: the kernel cannot run on the card.
     """
     kept = program_cache()
+    if "stages" in settings().trace:
+        show_stages(kernel, card, kept)
     if kept is None:
         return encode(proved(compile_kernel(kernel, card), kernel, card, sizes))
     numbered = _numbered(kernel)

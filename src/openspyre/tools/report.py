@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,8 +15,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from openspyre.runtime.saved import Run, is_run, read_run, write_run
+import openspyre
+from openspyre.runtime.saved import Fallback, Run, SavedKernel, is_run, read_run, write_run
+from openspyre.runtime.traced import card_of
 from openspyre.settings import byte_count
+from openspyre.spec import SPYRE_CARD_V1, CardSpec
+from openspyre.tools.explained import explained, show_kernels
 from openspyre.tools.page import page
 from openspyre.tools.progress import progress
 from openspyre.tools.run_report import as_json, report_of
@@ -112,23 +117,57 @@ def explain(
     module: AsModule = False,
     as_object: AsJson = False,
 ) -> None:
-    """Run a script, or take a saved run, and list the ops that ran on the CPU, and why.
+    """Tell what the compiler decided for every kernel, and which ops ran on the CPU, and why.
 
-    Exit code 1 if there are any.
+    SCRIPT is run, or is a saved run, or a model: a config.json, a folder with one or a model type,
+    of which one forward is compiled without weights. Exit code 1 if anything ran on the CPU.
     """
     with told("explain"):
-        recorded = _recorded(target, arguments, module=module, quiet=as_object)
-    fallbacks = recorded.run.fallbacks
+        if not module and is_model(target):
+            kernels, fallbacks, card, code = _compiled(target)
+        else:
+            recorded = _recorded(target, arguments, module=module, quiet=as_object)
+            kernels, fallbacks = recorded.run.kernels, recorded.run.fallbacks
+            card, code = card_of(recorded.run.card), recorded.ended.code
+        with progress() as step:
+            found = explained(kernels, card, step)
     if as_object:
-        print(json.dumps([asdict(fallback) for fallback in fallbacks]))
-    elif fallbacks:
-        table = Table("op", "calls", "why it ran on the CPU", box=None)
-        for fallback in fallbacks:
-            table.add_row(escape(fallback.op), f"{fallback.calls}", escape(fallback.reason))
-        Console().print(table)
+        print(json.dumps({"kernels": found, "fallbacks": [asdict(one) for one in fallbacks]}))
     else:
+        _print_explained(found, fallbacks)
+    raise typer.Exit(code or (1 if fallbacks else 0))
+
+
+def is_model(target: str) -> bool:
+    """Whether a command's target is a model rather than a program or a saved run."""
+    path = Path(target)
+    if path.is_dir():
+        return (path / "config.json").is_file() and not (path / "__main__.py").exists()
+    named = re.fullmatch(r"\w[\w-]+", target) is not None and not path.exists()
+    return named or path.suffix == ".json"
+
+
+def _compiled(model: str) -> tuple[Sequence[SavedKernel], Sequence[Fallback], CardSpec, int]:
+    openspyre.require()
+    from openspyre.tools.layered import configured, layered  # loads transformers
+    from openspyre.tools.unlaunched import kernels_of
+
+    with progress() as step:
+        step("reading the config")
+        found = kernels_of(layered(configured(model, {})), SPYRE_CARD_V1, step)
+    return *found, SPYRE_CARD_V1, 0
+
+
+def _print_explained(found: Sequence[dict[str, Any]], fallbacks: Sequence[Fallback]) -> None:
+    console = Console()
+    show_kernels(found, console)
+    if not fallbacks:
         print("every op ran on the card")
-    raise typer.Exit(recorded.ended.code or (1 if fallbacks else 0))
+        return
+    table = Table("op", "calls", "why it ran on the CPU", box=None)
+    for fallback in fallbacks:
+        table.add_row(escape(fallback.op), f"{fallback.calls}", escape(fallback.reason))
+    console.print(table)
 
 
 def _recorded(

@@ -1,0 +1,152 @@
+"""`spyre explain`: what was decided, what else there was, what bounds it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import openspyre
+from openspyre.compiler.alternatives import places, step_choices
+from openspyre.compiler.pipeline import plan_kernel
+from openspyre.ir.kernel import Kernel, Space
+from openspyre.ir.text import parse_kernel
+from openspyre.spec import SPYRE_CARD_V1
+from openspyre.tools.cli import app
+from openspyre.tools.report import is_model
+
+openspyre.require()
+
+SCRIPT = """\
+import torch
+
+
+def model(x, w, v):
+    y = x @ w
+    return v @ y, y.exp()
+
+
+x, w, v = (torch.ones(n, m).half().to("spyre") for n, m in ((64, 256), (256, 256), (64, 64)))
+compiled = torch.compile(model, dynamic=False)
+for _ in range(3):
+    compiled(x, w, v)
+"""
+TWO = """kernel two
+HINTS
+arguments x w v z y
+input x: f16[64, 256]
+input w: f16[256, 256]
+input v: f16[64, 64]
+output z: f16[64, 256]
+output y: f16[64, 256]
+local t: f16[64, 256]
+op a contract i0:64 i1:256 | r0:256
+  t[i0, i1] <- sum: x[i0, r0] * w[r0, i1]
+op b contract i0:64 i1:256 | r0:64
+  z[i0, i1] <- sum: v[i0, r0] * t[r0, i1]
+op c map i0:64 i1:256
+  y[i0, i1] <- exp(t[i0, i1])
+"""
+
+
+def spyre(*words: str | Path) -> tuple[int, str]:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout
+
+
+def planned(*hints: str) -> Kernel:
+    text = TWO.replace("HINTS", "\n".join(f"hint {h}" for h in hints))
+    return plan_kernel(parse_kernel(text), SPYRE_CARD_V1)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
+    script = tmp_path_factory.mktemp("explain") / "script.py"
+    script.write_text(SCRIPT)
+    code, out = spyre("explain", "--json", script)
+    assert code == 0
+    return json.loads(out), spyre("explain", script)[1]
+
+
+def test_a_kernel_says_what_was_decided(found: tuple[dict[str, Any], str]) -> None:
+    kernels = [k for k in found[0]["kernels"] if "mm" in k["name"]]
+    (kernel,) = kernels
+    assert kernel["launches"] == 3
+    assert kernel["cycles"] > 0
+    assert kernel["times_bound"] >= 1
+    assert 0 < kernel["limiting_share"] <= 1
+    assert kernel["problem"] == ""
+    assert any("y = x @ w" in line["code"] for line in kernel["lines"])
+    assert all("script.py:" in line["place"] for line in kernel["lines"])
+    ops = [op for step in kernel["steps"] for op in step["ops"]]
+    assert any(op.startswith("contract") for op in ops)
+    assert found[0]["fallbacks"] == []
+    for step in kernel["steps"]:
+        assert 1 <= step["cores"] <= 32
+        assert step["division"]["choice"] not in [c["choice"] for c in step["other_divisions"]]
+        costs = [c["estimated_cycles"] for c in step["other_divisions"]]
+        assert costs == sorted(costs)
+
+
+def test_the_text_says_it_too(found: tuple[dict[str, Any], str]) -> None:
+    data, text = found
+    kernel = next(k for k in data["kernels"] if "mm" in k["name"])
+    assert f"{kernel['name']}: 3 launches, {kernel['cycles']:,} cycles" in text
+    assert f"{kernel['limiting']} is busy" in text
+    for step in kernel["steps"]:
+        assert step["name"] in text
+        assert f"{step['division']['estimated_cycles']:,}" in text
+    assert text.endswith("every op ran on the card\n")
+
+
+def test_hints_move_what_is_told() -> None:
+    free = {c.step.name: c for c in step_choices(planned(), SPYRE_CARD_V1)}
+    told = {c.step.name: c for c in step_choices(planned("division s0.i0: 2"), SPYRE_CARD_V1)}
+    assert told["s0"].division.text.startswith("i0 x 2")
+    assert told["s0"].division.cycles > free["s0"].division.cycles
+    cheapest = min(told["s0"].divisions, key=lambda c: c.cycles)
+    assert cheapest.cycles < told["s0"].division.cycles
+
+
+def test_a_tensor_says_why_it_is_not_in_lx() -> None:
+    apart = planned("division s0.i0: 8", "division s1.i0: 32")
+    (place,) = places(apart, SPYRE_CARD_V1)
+    assert (place.tensor, place.row.space) == ("t", Space.DEVICE)
+    assert place.why == "steps s0, s1 do not need it in the same parts"
+    (place,) = places(planned("division i0: 1", "division i1: 4"), SPYRE_CARD_V1)
+    assert (place.row.space, place.why) == (Space.LX, "")
+
+
+def test_a_model_is_explained_without_running(tmp_path: Path) -> None:
+    config = {"model_type": "bert", "num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 100,
+              "intermediate_size": 128, "num_attention_heads": 2,
+              "max_position_embeddings": 40}  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    code, out = spyre("explain", "--json", tmp_path)
+    data = json.loads(out)
+    assert code == (1 if data["fallbacks"] else 0)
+    assert data["kernels"]
+    assert all(k["name"].startswith("forward ") and k["cycles"] for k in data["kernels"])
+    assert any("encoder.layer" in line["code"] for k in data["kernels"] for line in k["lines"])
+
+
+@pytest.mark.parametrize(
+    ("target", "model"),
+    [("bert", True), ("config.json", True), ("-", False), ("run.py", False), ("a/run", False)],
+)
+def test_what_is_a_model(target: str, model: bool) -> None:
+    assert is_model(target) is model
+
+
+def test_a_folder_is_a_model_or_a_program(tmp_path: Path) -> None:
+    assert not is_model(str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    assert is_model(str(tmp_path))
+    (tmp_path / "__main__.py").write_text("")
+    assert not is_model(str(tmp_path))
