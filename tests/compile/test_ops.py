@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.compile.comparing import compare, same, tensor
+from openspyre.ir.kernel import Kind
+from tests.compile.comparing import compare, kernels_in, same, tensor
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 INTS = (torch.int64, torch.int32)
@@ -247,6 +248,15 @@ def test_causal_attention_in_blocks_of_rows(
     )
     attend = attended("causal", enable_gqa=heads < 4)
     compare(attend, q, k, v, m, wide=True, launches=1)
+
+
+@pytest.mark.parametrize(("tokens", "ahead"), [(300, True), (3000, False)])
+def test_scores_of_a_block_are_made_ahead_only_if_lx_holds_both(tokens: int, ahead: bool) -> None:
+    q, k, v = (tensor(1, tokens, 16, dtype=torch.float16, seed=n) for n in range(3))
+    code = compare(attended("causal"), q, k, v, torch.zeros(()), wide=True, launches=1)
+    (kernel,) = kernels_in(code)
+    products = [n for n, op in enumerate(kernel.ops) if op.kind is Kind.CONTRACT]
+    assert (products[1] == products[0] + 1) == ahead
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)

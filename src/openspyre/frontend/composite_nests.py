@@ -18,6 +18,7 @@ from torch._inductor.virtualized import V, ops
 from torch.utils._sympy.functions import FloorDiv
 
 from openspyre.frontend import lowerings as ours
+from openspyre.spec import SPYRE_CARD_V1
 
 aten = torch.ops.aten
 Box = Any
@@ -96,14 +97,15 @@ def attention(
     if len(blocks) < 2:
         return _Rows(query, key, value, mask, 0 if causal else None, scale).weighted()
     cut = lowerings[aten.slice]
+    most = 2 if _fit_together(*(keys for *_, keys in blocks[-2:]), dtype=query.get_dtype()) else 1
     ahead: list[_Rows] = []
     parts = []
     for first, rows, keys in reversed(blocks):  # the others find the keys of the last in LX
         some = cut(query, -2, first, first + rows), cut(key, -2, 0, keys), cut(value, -2, 0, keys)
         ahead.append(_Rows(*some, None, first, scale))
-        if len(ahead) > 1:  # PT makes the next scores while SFU is busy with these
+        if len(ahead) == most:  # PT makes the next scores while SFU is busy with these
             parts.append(ahead.pop(0).weighted())
-    parts.append(ahead.pop().weighted())
+    parts += [rest.weighted() for rest in ahead]
     return ir.TensorBox(ir.ConcatKernel.create(parts[::-1], len(query.get_size()) - 2))
 
 
@@ -118,6 +120,17 @@ def _causal_blocks(rows: Any, keys: Any) -> tuple[tuple[int, int, int], ...]:
         (first, min(each, int(rows) - first), min(int(keys), first + each))
         for first in range(0, int(rows), each)
     )
+
+
+def _fit_together(*keys: int, dtype: torch.dtype) -> bool:
+    """Whether the scores of blocks that see so many keys fit LX for as many rows as fill PT.
+
+    The probabilities of one of them lie beside them. Scores made ahead that do not fit would wait
+    in device memory.
+    """
+    card = SPYRE_CARD_V1
+    row = F32.itemsize * sum(keys) + dtype.itemsize * max(keys)
+    return card.pt_fill_rows * row <= card.lx_usable
 
 
 class _Rows:
