@@ -28,6 +28,7 @@ from openspyre.spec import CardSpec
 
 _NONE: Mapping[str, int] = MappingProxyType({})
 _SOONER = 0.97  # of the estimate without, to be worth it
+_MUCH_SOONER = 0.9  # large tensors may not find room after all
 _HOPELESS = 1.5  # a run that costs this much more than its ops one by one does not recover
 
 
@@ -41,13 +42,14 @@ def form_steps(kernel: Kernel, card: CardSpec) -> Kernel:
     works = Works(kernel, card)
     apart = _partitioned(kernel, works, _NONE)
     best, least = apart, 0.0
-    for staying in (may_stay(kernel, card), may_be_fetched(kernel, card)):
+    looks = (may_stay(kernel, card), _MUCH_SOONER), (may_be_fetched(kernel, card), _SOONER)
+    for staying, sooner in looks:
         near = _partitioned(kernel, works, staying) if staying else apart
         if near.steps == apart.steps:
             continue
-        least = least or divided_cycles(apart, works) * _SOONER
+        least = least or divided_cycles(apart, works)
         time = divided_cycles(near, works)
-        if time < least:
+        if time < least * sooner:
             best, least = near, time
     return best
 
