@@ -14,6 +14,7 @@ from openspyre.ir.index import parse
 from openspyre.ir.kernel import Division, Kernel, Op, Step
 from openspyre.ir.text import parse_kernel
 from openspyre.spec import SPYRE_CARD_V1
+from tests.card_runner import check_on_card
 from tests.planned_kernels import ALL, CONTRACTIONS, FUSED, REDUCTIONS
 
 LINEAR = next(text for name, text in FUSED.items() if name.startswith("linear"))
@@ -131,3 +132,32 @@ op sum0 map i0:32 i1:32
     step = Step("s0", ("sum0",), kernel.ops[0].dims, {"sum0": {"i0": "i0", "i1": "i1"}})
     assert len(step_tiles(kernel, step, Division(), SPYRE_CARD_V1).operands) == 25
     assert asked == ["sum0"]
+
+
+WHOLE = """
+arguments x w y
+input x: f16[70, 200]
+input w: f16[300, 200]
+output y: f16[70, 300]
+op y contract i0:70 i1:300 | r0:200
+  y[i0, i1] <- sum: x[i0, r0] * w[i1, r0]
+step s0: y
+  axes i0:70 i1:300
+  bind y: i0=i0 i1=i1
+  loops i1/64
+  inner y: r0/64
+division s0: i0 parts 3 stride 1 granule 1, i1 parts 2 stride 3 granule 64
+"""
+
+
+def test_an_operand_that_the_steps_loops_do_not_change_is_loaded_whole_before_them() -> None:
+    found = {t.tensor: t for t in plan(WHOLE).tiles if t.content is Content.OPERAND}
+    assert (found["x"].depth, found["x"].slots) == (0, 1)
+    assert found["x"].bytes >= 24 * 200 * 2  # all of k, for a core's rows
+    assert found["w"].depth == 2
+    check_on_card(parse_kernel("kernel whole\n" + WHOLE))
+
+
+def test_it_comes_in_parts_where_lx_is_too_small_for_the_whole() -> None:
+    found = {t.tensor: t for t in plan(WHOLE, lx=8192).tiles if t.content is Content.OPERAND}
+    assert found["x"].depth == 2

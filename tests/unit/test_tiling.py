@@ -11,7 +11,7 @@ from openspyre.compiler.capacity import fit_tiles
 from openspyre.compiler.division import divide
 from openspyre.compiler.layout import choose_layouts
 from openspyre.compiler.pipeline import plan_kernel
-from openspyre.compiler.tiles import Buffering, lx_peak
+from openspyre.compiler.tiles import Buffering, lx_peak, step_tiles
 from openspyre.compiler.tiling import form_steps
 from openspyre.errors import Unsupported
 from openspyre.ir import verify
@@ -97,9 +97,11 @@ op dot0 contract i0:{rows} i1:4096 | r0:4096
     (step,) = kernel.steps
     walked = {loop.axis for loop in (*step.loops, *step.inner.get("dot0", ()))}
     assert "r0" in walked  # operands stream past a result that stays
-    # a loop over rows would read the weights again, one over columns the rows
+    # a loop over rows would read the weights again, one over columns the rows, but for rows in LX
     assert "i0" not in walked
-    assert rows < 512 or "i1" not in walked
+    plan = step_tiles(kernel, step, kernel.divisions[step.name], SPYRE_CARD_V1)
+    (x,) = (t for t in plan.tiles if t.tensor == "x")
+    assert rows < 512 or "i1" not in walked or x.depth == 0
 
 
 def test_a_row_too_long_for_lx_is_walked_in_pieces() -> None:

@@ -25,6 +25,7 @@ from openspyre.compiler.redundant import (
 )
 from openspyre.compiler.repeated import share_transcendentals
 from openspyre.compiler.rewrite import settled, substituted
+from openspyre.compiler.row_parts import cut_rows
 from openspyre.compiler.scans import cut_scans
 from openspyre.compiler.splits import split_dims
 from openspyre.compiler.unmerged import take_dims_apart
@@ -38,7 +39,7 @@ def canonicalize(kernel: Kernel, card: CardSpec) -> Kernel:
     for change in CHANGES:
         kernel = change(kernel)
     kernel = share_transcendentals(cut_scans(kernel, card), card)
-    kernel = narrow_rows(share_reductions(kernel, card), card)
+    kernel = narrow_rows(cut_rows(share_reductions(kernel, card), card), card)
     return bring_together(name_dims(kernel))
 
 

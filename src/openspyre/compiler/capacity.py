@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from openspyre.compiler.agreed import staying, without
 from openspyre.compiler.axes import largest_part
 from openspyre.compiler.bounds import highest
 from openspyre.compiler.cost import Inner, Tiling, Work, local_sizes
@@ -32,12 +33,16 @@ def fit_tiles(kernel: Kernel, card: CardSpec) -> Kernel:
     done: dict[object, Step] = {}
     works = Works(kernel, card)
     last_use = last_uses(kernel)
+    near = staying(kernel, card)
     steps = []
     for number, (step, key) in enumerate(step_keys(kernel)):
+        work = without(step_work(step, number, last_use, works), near)
+        held = sum(size for size, first, last in near.values() if first <= number <= last)
+        key = (key, held, tuple(tuple(n for n, _ in p.flows) for p in work.phases))
         if key not in done:
             division = kernel.divisions[step.name]
-            work = step_work(step, number, last_use, works)
-            done[key] = _soonest(kernel, step, division, work, card)
+            left = replace(card, lx_usable=card.lx_usable - min(held, card.lx_usable // 2))
+            done[key] = _soonest(kernel, step, division, work, left)
         model = done[key]
         inner = {
             op: model.inner[other]

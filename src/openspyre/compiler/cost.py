@@ -14,8 +14,9 @@ from functools import lru_cache
 from math import prod
 
 from openspyre.compiler.axes import largest_part
+from openspyre.compiler.resident import kept_whole
 from openspyre.compiler.tiles import Buffering
-from openspyre.compiler.work import Moved, OpWork, PhaseCost, memory_share
+from openspyre.compiler.work import Flow, Moved, OpWork, PhaseCost, memory_share
 from openspyre.ir.kernel import Part
 from openspyre.spec import CardSpec
 
@@ -204,7 +205,7 @@ def _phase_cost(
     card: CardSpec,
     reread: frozenset[str],
 ) -> PhaseCost:
-    op = phase.op
+    op, whole = phase.op, tuple(sizes)
     within = []
     for dim, tile in own:
         within.append((dim, -(-sizes[dim] // tile)))
@@ -212,7 +213,7 @@ def _phase_cost(
     found = op.cost(tuple(sizes))
     trips = prod(n for _, n in outer)
     panels = prod(n for _, n in within)
-    busy = found.busy * panels
+    panel = 0.0
     load = store = reread_load = all_load = all_store = server = once = read = written = 0.0
     summed = any(dim >= op.parallel for dim, _ in own)
     held = 4.0 * prod(sizes[: op.parallel]) if summed else 0.0  # sums that wait for the next trip
@@ -222,6 +223,8 @@ def _phase_cost(
         deep = max((d for d, (x, _) in enumerate(within, 1) if x in flow.dims), default=0)
         if flow.store:
             deep = next((d for d, (x, _) in enumerate(within) if x >= op.parallel), deep)
+        elif deep and stands_before(flow, whole, outer[depth:], card):
+            deep, moved = 0, op.cost(whole).moved[number]
         if deep:
             depth = len(outer)
         times = prod(n for _, n in within[:deep])
@@ -233,16 +236,33 @@ def _phase_cost(
             all_store += of_unit * again
             store += of_unit * times
             continue
+        panel += of_unit if deep else 0.0
         read += _bytes(moved, split, axes) * again
         all_load += of_unit * again
         once += of_unit if depth == 0 and trips > 1 else 0.0
         reread_load += of_unit * again if depth and not deep and flow.tensor in reread else 0.0
         load += of_unit * times
         held += moved.held * min(times, 2)
+    # A panel's load begins when the panel two before it is used up, and arrives late.
+    late = (panel + card.dram_latency_ns * card.clock_ghz + found.busy) / 2
+    busy = max(found.busy, late if late > panel > 0 else 0.0) * panels
     return PhaseCost(
         load, busy, store, held, max(panels, 1), all_load, busy * trips, all_store, server, once,
         read, written, reread_load,
     )  # fmt: skip
+
+
+def stands_before(
+    flow: Flow, sizes: Sequence[int], again: Sequence[tuple[int, int]], card: CardSpec
+) -> bool:
+    """Whether an operand that an op's own loops walk is loaded whole before other loops.
+
+    Args:
+        sizes: points of the op's dims in one trip of the loops that change the operand.
+        again: the loops within these: (axis, trips).
+    """
+    each = flow.element * prod(sizes[d] for d in flow.dims)
+    return flow.shared and prod(n for _, n in again) > 1 and kept_whole(each, card)
 
 
 def _shared(

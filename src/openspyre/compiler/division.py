@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from math import prod
 
+from openspyre.compiler.agreed import Agreed, agree
 from openspyre.compiler.cost import AS_FAST, Split, Work, best_splits
 from openspyre.compiler.groups import Group
 from openspyre.compiler.joining import work_of
@@ -26,15 +28,30 @@ _MOST_TILED = 6  # splits that are compared with their tile loops
 
 def divide(kernel: Kernel, card: CardSpec) -> Kernel:
     """Chooses the division of every step."""
+    return _agreed(kernel, Works(kernel, card)).kernel
+
+
+def divided_cycles(kernel: Kernel, works: Works) -> float:
+    """The estimate of all steps with the divisions that `divide` gives them.
+
+    Args:
+        works: of the same ops, in steps or not.
+    """
+    return _agreed(kernel, works).cycles()
+
+
+def _agreed(kernel: Kernel, works: Works) -> Agreed:
     done: dict[object, Division] = {}
-    divisions = {}
-    works = Works(kernel, card)
+    divisions, all_works, keys = {}, {}, {}
+    card = works.card
     last_use = last_uses(kernel)
     for number, (step, key) in enumerate(step_keys(kernel)):
+        work = all_works[step.name] = step_work(step, number, last_use, works)
         if key not in done:
-            done[key] = _division(step, step_work(step, number, last_use, works), card)
-        divisions[step.name] = done[key]
-    return replace(kernel, divisions=divisions)
+            done[key] = _division(step, work, card)
+        divisions[step.name], keys[step.name] = done[key], key
+    again = partial(_division, card=card)
+    return agree(replace(kernel, divisions=divisions), all_works, keys, card, again)
 
 
 def _division(step: Step, work: Work, card: CardSpec) -> Division:

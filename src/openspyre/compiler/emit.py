@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from openspyre.compiler.addressing import address
 from openspyre.compiler.contraction import contraction
 from openspyre.compiler.lanes import lanes_of
-from openspyre.compiler.residency import division_of, kept_tensors
+from openspyre.compiler.residency import division_of, far_tensors, holders_of, kept_tensors
 from openspyre.compiler.resident import LxTensor
 from openspyre.compiler.slots import SlotTable
 from openspyre.compiler.tiles import (
@@ -39,12 +39,14 @@ from openspyre.ir.program import (
     Bound,
     Buffer,
     Copy,
+    Holding,
     Indirect,
     Node,
     Origin,
     Place,
     Program,
     Pt,
+    Ring,
     Section,
     Slot,
     Term,
@@ -81,6 +83,8 @@ class _Emitter:
         self.buffers: list[Buffer] = []
         self.buffer_numbers: dict[str, int] = {}
         self.kept = kept_tensors(kernel)
+        self.far = far_tensors(kernel)
+        self.holders = holders_of(kernel)
         self.origins = {op.name: number for number, op in enumerate(kernel.ops)}
         for name, lies in self.kept.items():
             self.add_buffer(name, lies.bytes, 1)
@@ -98,6 +102,7 @@ class _Emitter:
         number = self.kernel.steps.index(step)
         kept = self.kept_in(number)
         taken = sum(self.kernel.residency[name].bytes for name in kept)
+        kept = {n: lies for n, lies in kept.items() if number not in self.far[n]}
         division = division_of(self.kernel, step.name)
         plan = step_tiles(self.kernel, step, division, self.card, kept, taken=taken)
         for tile in plan.tiles:
@@ -233,7 +238,9 @@ class _StepEmitter:
 
     # --- instructions -----------------------------------------------------------------------
 
-    def load(self, op: Op, read: Read, tile: Tile) -> Copy:
+    def load(self, op: Op, read: Read, tile: Tile) -> Copy | Ring:
+        if read.tensor in self.program.kept:
+            return self.fetch(op, read, tile)
         guarded = isinstance(read, Load) and read.guarded
         lookups = used_lookups(op, read) if isinstance(read, Load) else []
         place, indirect = self.device_place(op, read, lookups, clamp=guarded)
@@ -245,6 +252,35 @@ class _StepEmitter:
             indirect,
             self.bounds(op, read) if guarded else (),
             origin=self.program.origins[op.name],
+        )
+
+    def fetch(self, op: Op, read: Read, tile: Tile) -> Ring:
+        """A load from the LX of the cores that hold a tensor."""
+        lies, holders = self.program.kept[read.tensor], self.program.holders[read.tensor]
+        shape = self.kernel.tensors[read.tensor].shape
+        dims = [d.name for d in op.dims + op.rdims]
+        base, terms, held = Expr.of(0), dict[str, Expr](), []
+        for index, part, pitch, extent in zip(
+            read.index, holders.parts, lies.pitches, shape, strict=True
+        ):
+            walked = {d: by for d in dims if (by := index.coefficient(d)).constant != 0}
+            rest = index.without(frozenset(dims))
+            if part is None:
+                base = base + rest * pitch
+                terms |= {d: terms.get(d, Expr.of(0)) + by * pitch for d, by in walked.items()}
+                continue
+            offset, size = self.slots.value(rest), self.slots.value(extent)
+            split = part.parts, part.stride, part.granule
+            held.append(Holding(self.absolute(op, walked), offset, size, *split, pitch))
+        buffer = self.program.buffer_numbers[lies.buffer]
+        at, walk = self.slots.value(base), self.absolute(op, terms)
+        return Ring(
+            tuple(d.axis for d in tile.dims),
+            Place(Space.LX, tile.dtype, at, walk, buffer),
+            self.tile_place(self.plan.tiles.index(tile)),
+            tuple(held),
+            holders.cores,
+            self.program.origins[op.name],
         )
 
     def bounds(self, op: Op, read: Read) -> tuple[Bound, ...]:

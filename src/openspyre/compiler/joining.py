@@ -6,8 +6,9 @@ what is known of the shorter one as far as the new op leaves it as it was.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from math import prod
+from types import MappingProxyType
 
 from openspyre.compiler.bounds import highest
 from openspyre.compiler.cost import (
@@ -27,6 +28,7 @@ from openspyre.spec import CardSpec
 
 _SMALL = 16  # a result this much smaller than another of its step is
 _SPLITS_TRIED = 8
+_NONE: Mapping[str, int] = MappingProxyType({})
 _STAYING = 4  # an operand whose smallest tile is a larger part of LX comes anew for every op
 
 
@@ -38,10 +40,15 @@ def work_of(group: Group, leaving: Collection[str], works: Works) -> Work:
 
 
 class Joined:
-    """The work of a group, which may get longer."""
+    """The work of a group, which may get longer.
 
-    def __init__(self, works: Works) -> None:
-        self.works = works
+    Args:
+        staying: tensors that are taken to lie in LX between groups that share more than so many
+            of the axes which walk them.
+    """
+
+    def __init__(self, works: Works, staying: Mapping[str, int] = _NONE) -> None:
+        self.works, self.staying = works, staying
         self._begin(())
 
     def _begin(self, axes: tuple[Dim, ...]) -> None:
@@ -83,6 +90,8 @@ class Joined:
         flows = []
         for number, flow in enumerate(work.flows):
             walked = frozenset(axes[d] for d in flow.dims if axes[d] >= 0)
+            if len(walked) > self.staying.get(flow.tensor, len(walked)):
+                continue
             if flow.store:
                 if flow.tensor in self.leaving:
                     flows.append((number, walked))
@@ -163,9 +172,9 @@ class RunCosts:
     `points` counts the ops that were put on a timeline, over all runs and splits.
     """
 
-    def __init__(self, works: Works) -> None:
+    def __init__(self, works: Works, staying: Mapping[str, int] = _NONE) -> None:
         self.card = works.card
-        self.joined = Joined(works)
+        self.joined = Joined(works, staying)
         self.lines: dict[Split, Timeline] = {}
         self.points = 0
 

@@ -31,7 +31,7 @@ def share_reductions(kernel: Kernel, card: CardSpec) -> Kernel:
         if shared is None:
             ops.append(op)
         else:
-            ops += _two(op, *shared, tensors, fresh)
+            ops += in_two(op, *shared, tensors, fresh)
     return replace(kernel, tensors=tensors, ops=tuple(ops))
 
 
@@ -43,7 +43,7 @@ def narrow_rows(kernel: Kernel, card: CardSpec) -> Kernel:
         if cut is None:
             ops.append(op)
         else:
-            ops += _two(op, *cut, tensors, fresh, inner=True)
+            ops += in_two(op, *cut, tensors, fresh, inner=True)
     return replace(kernel, tensors=tensors, ops=tuple(ops))
 
 
@@ -98,7 +98,7 @@ def _shared_dim(op: Op, kernel: Kernel, card: CardSpec) -> tuple[Dim, Expr] | No
     return None
 
 
-def _two(
+def in_two(
     op: Op,
     dim: Dim,
     parts: Expr,
@@ -106,8 +106,15 @@ def _two(
     fresh: Fresh,
     *,
     inner: bool = False,
+    first: bool = False,
 ) -> tuple[Op, Op]:
-    """Partial results and the op that combines them; `inner`: neighbours go to different parts."""
+    """Partial results and the op that combines them.
+
+    Args:
+        tensors: takes the tensor of partial results.
+        inner: neighbours go to different parts.
+        first: parts are the first dim of partial results, not the last.
+    """
     taken = {d.name for d in (*op.dims, *op.rdims)}
     name = next(n for k in range(1, 3) if (n := dim.name + "_part" * k) not in taken)
     outer = Dim(name, parts)
@@ -117,11 +124,11 @@ def _two(
     )
     rest = Expr.var(dim.name) if within.constant != 1 else Expr.of(0)
     place = rest * parts + Expr.var(outer.name) if inner else Expr.var(outer.name) * within + rest
-    dims = (*op.dims, outer)
+    dims = (outer, *op.dims) if first else (*op.dims, outer)
     kind = op.body.dtype.compute
     name = fresh.name(f"{op.name}_parts")
     tensors[name] = Tensor(name, kind, tuple(d.extent for d in dims), Role.LOCAL)
     moved = substituted(replace(op, out=Access(op.out.tensor, ())), {dim.name: place})
-    first = replace(moved, name=name, dims=dims, rdims=rdims, out=Access(name, vars_of(dims)))
+    partial = replace(moved, name=name, dims=dims, rdims=rdims, out=Access(name, vars_of(dims)))
     whole = replace(op, rdims=(outer,), body=Load(name, vars_of(dims), kind), lookups=())
-    return first, whole
+    return partial, whole

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from types import MappingProxyType
 
-from openspyre.compiler.addressing import pool_pitches, rounded_up
+from openspyre.compiler.addressing import layout_order, pool_pitches, rounded_up
 from openspyre.compiler.axes import StepAxes, step_axes, step_ops
+from openspyre.compiler.bounds import highest
 from openspyre.compiler.packing import Span, best_fit, packed
 from openspyre.compiler.resident import LxTensor, lx_tensor
+from openspyre.compiler.ring_moves import Move, by_ring_is_sooner
 from openspyre.compiler.tiles import Content, StepTiles, Tile, step_tiles
 from openspyre.errors import BrokenInvariant
 from openspyre.ir.index import Expr
@@ -31,7 +34,7 @@ _SLACKS = range(16, -1, -1)  # ops; the first for which the tiles fit
 
 
 @dataclass(frozen=True, slots=True)
-class _Use:
+class Use:
     """One access of a local tensor; `index` is None where it cannot be served from LX."""
 
     step: int
@@ -58,15 +61,59 @@ def place(
     Raises:
         BrokenInvariant: a step whose tiles do not fit in LX.
     """
-    steps = [step_axes(kernel, s, division_of(kernel, s.name)) for s in kernel.steps]
-    uses = {name: found for name, found in _uses(kernel).items() if _crosses(found)}
+    steps = _all_axes(kernel)
+    uses = {name: found for name, found in local_uses(kernel).items() if crosses(found)}
     packer = _Packer(kernel, card)
     for name in sorted(uses.keys() - never, key=lambda n: (n not in first, -_gain(uses[n]), n)):
-        if lies := _kept_form(kernel, steps, name, uses[name]):
-            packer.offer(lies, uses[name][0].step, uses[name][-1].step)
+        lies = kept_form(kernel, steps, name, uses[name])
+        lies = lies or gathered_form(kernel, steps, name, uses[name], card)
+        if lies:
+            far = far_steps(kernel, steps, name, uses[name])
+            packer.offer(lies, uses[name][0].step, uses[name][-1].step, far)
     table: dict[str, Residency] = dict(packer.rows())
     table |= _pool(kernel, {n: found for n, found in uses.items() if n not in table}, card)
     return replace(kernel, residency=MappingProxyType(table))
+
+
+def _all_axes(kernel: Kernel) -> dict[int, StepAxes]:
+    """The axes of every step, by its number."""
+    return {
+        n: step_axes(kernel, s, division_of(kernel, s.name)) for n, s in enumerate(kernel.steps)
+    }
+
+
+def far_tensors(kernel: Kernel) -> dict[str, frozenset[int]]:
+    """For every tensor in LX across steps, the steps that fetch it from other cores."""
+    steps = _all_axes(kernel)
+    return {
+        name: far_steps(kernel, steps, name, uses)
+        for name, uses in local_uses(kernel).items()
+        if name in kernel.residency and kernel.residency[name].space is Space.LX
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """The cores [0, cores) that hold a tensor; how each of its dims is spread over them."""
+
+    parts: tuple[Part | None, ...]
+    cores: int
+
+
+def holders_of(kernel: Kernel) -> dict[str, Holders]:
+    """Who holds the tensors that lie in LX across steps: the cores that made them."""
+    found: dict[str, Holders] = {}
+    for step in kernel.steps:
+        division = division_of(kernel, step.name)
+        axes = step_axes(kernel, step, division)
+        for op in step_ops(kernel, step):
+            name = op.out.tensor
+            row = kernel.residency.get(name)
+            if row and row.space is Space.LX and name not in found:
+                walked = (axes.exact(op, index) for index in op.out.index)
+                parts = tuple(axes.axes[n].split if n >= 0 else None for n in walked)
+                found[name] = Holders(parts, division.cores)
+    return found
 
 
 def division_of(kernel: Kernel, step: str) -> Division:
@@ -87,9 +134,9 @@ def kept_tensors(kernel: Kernel) -> dict[str, LxTensor]:
     return found
 
 
-def _uses(kernel: Kernel) -> dict[str, list[_Use]]:
+def local_uses(kernel: Kernel) -> dict[str, list[Use]]:
     """Accesses of local tensors in the order of steps."""
-    found: dict[str, list[_Use]] = {}
+    found: dict[str, list[Use]] = {}
     for number, step in enumerate(kernel.steps):
         for op in step_ops(kernel, step):
             for tensor, use in _accesses(number, op):
@@ -98,31 +145,31 @@ def _uses(kernel: Kernel) -> dict[str, list[_Use]]:
     return found
 
 
-def _accesses(step: int, op: Op) -> Iterator[tuple[str, _Use]]:
+def _accesses(step: int, op: Op) -> Iterator[tuple[str, Use]]:
     looked = frozenset(x.name for x in op.lookups)
     for lookup in op.lookups:
-        yield lookup.tensor, _Use(step, op, False, lookup.index)
+        yield lookup.tensor, Use(step, op, False, lookup.index)
     for load in loads(op):
         free = load.guarded or any(looked & e.names for e in load.index)
-        yield load.tensor, _Use(step, op, False, None if free else load.index)
+        yield load.tensor, Use(step, op, False, None if free else load.index)
     free = op.accumulate or any(looked & e.names for e in op.out.index)  # only a store adds
-    yield op.out.tensor, _Use(step, op, True, None if free else op.out.index)
+    yield op.out.tensor, Use(step, op, True, None if free else op.out.index)
 
 
-def _crosses(uses: list[_Use]) -> bool:
+def crosses(uses: list[Use]) -> bool:
     return any(not use.writes for use in uses) and uses[0].step < uses[-1].step
 
 
-def _gain(uses: list[_Use]) -> float:
+def _gain(uses: list[Use]) -> float:
     """Accesses saved per step that LX is held."""
     return len(uses) / (uses[-1].step - uses[0].step + 1)
 
 
 def why_not_kept(kernel: Kernel, name: str, card: CardSpec) -> str:
     """Why a local tensor that crosses steps cannot stay in LX between them."""
-    uses = _uses(kernel)[name]
-    steps = [step_axes(kernel, s, division_of(kernel, s.name)) for s in kernel.steps]
-    lies = _kept_form(kernel, steps, name, uses)
+    uses = local_uses(kernel)[name]
+    steps = _all_axes(kernel)
+    lies = kept_form(kernel, steps, name, uses) or gathered_form(kernel, steps, name, uses, card)
     if lies is None:
         numbers = dict.fromkeys(use.step for use in uses)
         return f"steps {', '.join(f's{n}' for n in numbers)} do not need it in the same parts"
@@ -132,8 +179,8 @@ def why_not_kept(kernel: Kernel, name: str, card: CardSpec) -> str:
 # --- LX across steps ------------------------------------------------------------------------
 
 
-def _kept_form(
-    kernel: Kernel, steps: list[StepAxes], name: str, uses: list[_Use]
+def kept_form(
+    kernel: Kernel, steps: Mapping[int, StepAxes], name: str, uses: Sequence[Use]
 ) -> LxTensor | None:
     """How the tensor lies when it stays in LX, or None if a reader finds its part elsewhere."""
     if not uses[0].writes:
@@ -149,7 +196,54 @@ def _kept_form(
     return lx_tensor(kernel, steps[uses[0].step], uses[0].op, buffer=name, tiled=False)
 
 
-def _split(axes: StepAxes, use: _Use, tensor: Tensor) -> dict[int, Part] | None:
+def gathered_form(
+    kernel: Kernel, steps: Mapping[int, StepAxes], name: str, uses: Sequence[Use], card: CardSpec
+) -> LxTensor | None:
+    """How the tensor lies in LX when later steps fetch parts of it from other cores, if they can,
+    and are done sooner so than by way of device memory.
+    """
+    first = uses[0].step
+    if any(use.index is None or (use.writes and use.step != first) for use in uses):
+        return None
+    lies = kept_form(kernel, steps, name, [use for use in uses if use.step == first])
+    far = far_steps(kernel, steps, name, uses) if lies else frozenset()
+    moves = [_move(kernel, steps, name, use) for use in uses if use.step in far]
+    return lies if moves and all(by_ring_is_sooner(move, card) for move in moves) else None
+
+
+def far_steps(
+    kernel: Kernel, steps: Mapping[int, StepAxes], name: str, uses: Sequence[Use]
+) -> frozenset[int]:
+    """The steps that read parts of a tensor in LX from other cores."""
+    first = uses[0].step
+    made = [use for use in uses if use.step == first]
+    return frozenset(
+        number
+        for number in {use.step for use in uses} - {first}
+        if kept_form(kernel, steps, name, [*made, *(u for u in uses if u.step == number)]) is None
+    )
+
+
+def _move(kernel: Kernel, steps: Mapping[int, StepAxes], name: str, use: Use) -> Move:
+    """What all cores of a reader fetch."""
+    tensor, axes = kernel.tensors[name], steps[use.step]
+    numbers = axes.numbers(use.op)
+    loops = {x.axis: x.tile for x in axes.loops[use.op.name]}
+    walked = {numbers[d] for e in use.index or () for d in e.names if d in numbers}
+    parts = {n: axes.axes[n].split for n in walked}
+    apart = prod(p.parts for p in parts.values() if p)
+    cores = division_of(kernel, kernel.steps[use.step].name).cores
+    points = prod(axes.axes[n].part for n in walked)
+    stick = layout_order(kernel, tensor)[-1:]
+    run = 1
+    for dim in stick:
+        along = [numbers[d] for d in (use.index or ())[dim].names if d in numbers]
+        run = min((min(axes.axes[n].part, loops.get(n, 1 << 30)) for n in along), default=1)
+        run = min(run, highest(tensor.shape[dim], kernel.limits))
+    return Move(points * tensor.dtype.bytes, run * tensor.dtype.bytes, apart, cores)
+
+
+def _split(axes: StepAxes, use: Use, tensor: Tensor) -> dict[int, Part] | None:
     """How an access splits the dims of a tensor over cores; None if LX cannot serve it."""
     if use.index is None:
         return None
@@ -196,9 +290,21 @@ class _Packer:
         self.kept: dict[str, LxTensor] = {}
         self.spans: dict[str, Span] = {}
         self.tiles: dict[int, StepTiles] = {}
+        self.far: dict[str, frozenset[int]] = {}
 
-    def offer(self, lies: LxTensor, first: int, last: int) -> None:
-        """Keeps a tensor if it fits."""
+    def slower(self, number: int, found: StepTiles, offered: str) -> bool:
+        """Whether tiles of a step have fewer slots than without what is on offer."""
+        before = self.placed(number, self.kept, self.spans)
+        slots = [
+            {(t.tensor, t.slots) for t in plan.tiles if t.content is Content.OPERAND}
+            - {(offered, n) for n in (1, 2)}
+            for plan in (found, before)
+            if plan
+        ]
+        return len(slots) < 2 or slots[0] != slots[1]
+
+    def offer(self, lies: LxTensor, first: int, last: int, far: frozenset[int]) -> None:
+        """Keeps a tensor if it fits; `far` are steps that fetch it from other cores."""
         size = rounded_up(lies.bytes, self.card.lx_granule)
         offset = best_fit(size, first, last, self.spans.values(), self.card.lx_granule)
         spans = {**self.spans, lies.buffer: Span(offset, size, first, last)}
@@ -206,22 +312,29 @@ class _Packer:
             return
         placed: dict[int, StepTiles] = {}
         for step in range(first, last + 1):
-            found = self.placed(step, {**self.kept, lies.buffer: lies}, spans)
-            if found is None:
+            found = self.placed(step, {**self.kept, lies.buffer: lies}, spans, lies.buffer, far)
+            if found is None or (far and self.slower(step, found, lies.buffer)):
                 return
             placed[step] = found
-        self.kept[lies.buffer], self.spans = lies, spans
+        self.kept[lies.buffer], self.spans, self.far[lies.buffer] = lies, spans, far
         self.tiles |= placed
 
     def placed(
-        self, number: int, kept: Mapping[str, LxTensor], spans: Mapping[str, Span]
+        self,
+        number: int,
+        kept: Mapping[str, LxTensor],
+        spans: Mapping[str, Span],
+        offered: str = "",
+        far: frozenset[int] = frozenset(),
     ) -> StepTiles | None:
         """The tiles of a step beside what is kept, or None if they do not fit."""
         step = self.kernel.steps[number]
-        live = {n: kept[n] for n, s in spans.items() if s.first <= number <= s.last}
+        live = [n for n, s in spans.items() if s.first <= number <= s.last]
         taken = sum(spans[n].bytes for n in live)
+        away = {**self.far, offered: far}
+        near = {n: kept[n] for n in live if number not in away[n]}
         division = division_of(self.kernel, step.name)
-        plan = step_tiles(self.kernel, step, division, self.card, live, taken=taken)
+        plan = step_tiles(self.kernel, step, division, self.card, near, taken=taken)
         return None if self.offsets(number, plan, spans, 0) is None else plan
 
     def offsets(
@@ -277,7 +390,7 @@ def _kept_free(tile: Tile, slack: int | None) -> tuple[int, int]:
 # --- the pool -------------------------------------------------------------------------------
 
 
-def _pool(kernel: Kernel, uses: Mapping[str, list[_Use]], card: CardSpec) -> dict[str, Residency]:
+def _pool(kernel: Kernel, uses: Mapping[str, list[Use]], card: CardSpec) -> dict[str, Residency]:
     """Device memory for the local tensors that cross steps and are not in LX."""
     items: list[tuple[int, int, int]] = []
     for name, found in uses.items():

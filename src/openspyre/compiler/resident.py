@@ -12,6 +12,16 @@ from openspyre.errors import BrokenInvariant
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import Kernel, Op
 from openspyre.ir.program import Origin
+from openspyre.spec import CardSpec
+
+_WHOLE_SHARE = 0.7  # of LX; the rest is for panels of the other operand, twice, and results
+
+
+def kept_whole(size: int, card: CardSpec) -> bool:
+    """Whether an operand of so many bytes is loaded whole, before the loops of a step that do not
+    change it, rather than in parts again and again.
+    """
+    return size <= card.lx_usable * _WHOLE_SHARE
 
 
 @dataclass(frozen=True, slots=True)

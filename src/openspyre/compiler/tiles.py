@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from math import prod
 from types import MappingProxyType
 from typing import Union
 
@@ -13,7 +14,7 @@ from openspyre.compiler.axes import StepAxes, step_axes, step_ops
 from openspyre.compiler.contraction import Contraction, contraction
 from openspyre.compiler.joined import Box, Elements, box_of, elements_of, pitches_in
 from openspyre.compiler.packing import packed
-from openspyre.compiler.resident import LxTensor, lx_tensor
+from openspyre.compiler.resident import LxTensor, kept_whole, lx_tensor
 from openspyre.errors import BrokenInvariant
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import (
@@ -126,7 +127,7 @@ def lx_peak(
     takes with these tiles in two slots.
     """
     if buffering is not None:
-        return _Builder(kernel, step, division, _NONE, buffering).plan().peak
+        return _Builder(kernel, step, division, _NONE, buffering, card).plan().peak
     return step_tiles(kernel, step, division, card).peak
 
 
@@ -148,10 +149,11 @@ def step_tiles(
         taken: bytes of LX that are not free for tiles.
     """
     room = card.lx_usable - taken
-    for buffering in Buffering:
-        plan = _Builder(kernel, step, division, kept, buffering).plan()
-        if plan.peak <= room:
-            return plan
+    for whole in (card, None):
+        for buffering in Buffering:
+            plan = _Builder(kernel, step, division, kept, buffering, whole).plan()
+            if plan.peak <= room:
+                return plan
     looked = {n for (_, _, read), n in plan.operands.items() if isinstance(read, Lookup)}
     outer = [n for n, t in enumerate(plan.tiles) if t.depth < plan.axes.outer and n not in looked]
     for number in sorted(outer, key=lambda n: -plan.tiles[n].bytes):
@@ -196,7 +198,11 @@ def read_dims(kernel: Kernel, op: Op, read: Read) -> tuple[str, ...]:
 
 
 class _Builder:
-    """Collects the tiles of one step, op by op."""
+    """Collects the tiles of one step, op by op.
+
+    Args:
+        card: says which operands that ops' own loops walk are loaded whole; None: none is.
+    """
 
     def __init__(
         self,
@@ -205,8 +211,9 @@ class _Builder:
         division: Division,
         kept: Mapping[str, LxTensor],
         buffering: Buffering,
+        card: CardSpec | None,
     ) -> None:
-        self.kernel, self.step, self.buffering = kernel, step, buffering
+        self.kernel, self.step, self.buffering, self.card = kernel, step, buffering, card
         self.axes = step_axes(kernel, step, division)
         self.ops = step_ops(kernel, step)
         self.written = frozenset(op.out.tensor for op in self.ops)
@@ -305,7 +312,7 @@ class _Builder:
     def add_operand(
         self, position: int, op: Op, role: str, read: Read, walked: list[int], row: int
     ) -> None:
-        depth = self.axes.depth(op, walked)
+        depth = self.depth(op, read, walked)
         if any(x.tensor in self.written for x in self.used_lookups(op, read)):
             depth = max(depth, self.axes.outer)
         key = self.share_key(op, role, read, walked, depth)
@@ -324,6 +331,20 @@ class _Builder:
         self.operands[op.name, role, read] = number
         tile = self.tiles[number]
         self.tiles[number] = replace(tile, last=max(tile.last, position))
+
+    def depth(self, op: Op, read: Read, walked: list[int]) -> int:
+        """The number of loops around the load of an operand."""
+        depth, loops = self.axes.depth(op, walked), self.axes.loops[op.name]
+        if depth <= self.axes.outer or self.card is None or not self.plain(read, op):
+            return depth
+        changed = [d for d in range(1, self.axes.outer + 1) if loops[d - 1].axis in walked]
+        before = max(changed, default=0)
+        tiles = {x.axis: x.tile for x in loops[:before]}
+        parts = ((n, self.axes.axes[n].part) for n in walked)
+        size = self.kernel.tensors[read.tensor].dtype.bytes
+        size *= prod(min(part, tiles.get(n, part)) for n, part in parts)
+        again = any(x.tile < self.axes.axes[x.axis].part for x in loops[before : self.axes.outer])
+        return before if again and kept_whole(size, self.card) else depth
 
     def row_elements(
         self, op: Op, role: str, read: Read, walked: list[int], depth: int

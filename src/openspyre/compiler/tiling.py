@@ -7,12 +7,15 @@ parallelism where ops share fewer axes).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
+from types import MappingProxyType
 
+from openspyre.compiler.agreed import may_be_fetched, may_stay
 from openspyre.compiler.capacity import minimal_step
+from openspyre.compiler.division import divided_cycles
 from openspyre.compiler.groups import Group, Grouping
 from openspyre.compiler.joining import RunCosts
 from openspyre.compiler.rewrite import reads
@@ -23,12 +26,36 @@ from openspyre.errors import Unsupported
 from openspyre.ir.kernel import Division, Kernel, Role, Step
 from openspyre.spec import CardSpec
 
+_NONE: Mapping[str, int] = MappingProxyType({})
+_SOONER = 0.97  # of the estimate without, to be worth it
+_MUCH_SOONER = 0.9  # large tensors may not find room after all
 _HOPELESS = 1.5  # a run that costs this much more than its ops one by one does not recover
 
 
 def form_steps(kernel: Kernel, card: CardSpec) -> Kernel:
-    """Partitions the ops into steps; every step fits LX with the smallest tiles."""
-    runs = Runs(kernel, card)
+    """Partitions the ops into steps; every step fits LX with the smallest tiles.
+
+    Tensors that could stay in LX from step to step, or be fetched on the ring, are worth a second
+    look: steps are chosen as if they were, and taken if they are sooner with the divisions that
+    they get.
+    """
+    works = Works(kernel, card)
+    apart = _partitioned(kernel, works, _NONE)
+    best, least = apart, 0.0
+    looks = (may_stay(kernel, card), _MUCH_SOONER), (may_be_fetched(kernel, card), _SOONER)
+    for staying, sooner in looks:
+        near = _partitioned(kernel, works, staying) if staying else apart
+        if near.steps == apart.steps:
+            continue
+        least = least or divided_cycles(apart, works)
+        time = divided_cycles(near, works)
+        if time < least * sooner:
+            best, least = near, time
+    return best
+
+
+def _partitioned(kernel: Kernel, works: Works, staying: Mapping[str, int]) -> Kernel:
+    runs = Runs(kernel, works.card, staying, works)
     while True:
         steps = [runs.step(first, last, f"s{n}") for n, (first, last) in enumerate(runs.best())]
         broken = [s for s in steps if not runs.fits(s)]
@@ -49,13 +76,20 @@ class Runs:
     """The runs of ops that can be steps, and what each costs.
 
     Runs whose ops are of equal classes (`segments.py`) are looked at once. `planned` counts the
-    runs that were, `points` what their costs took: ops put on a timeline.
+    runs that were, `points` what their costs took: ops put on a timeline. `staying`: see
+    `joining.Joined`.
     """
 
-    def __init__(self, kernel: Kernel, card: CardSpec) -> None:
-        self.kernel, self.card = kernel, card
+    def __init__(
+        self,
+        kernel: Kernel,
+        card: CardSpec,
+        staying: Mapping[str, int] = _NONE,
+        works: Works | None = None,
+    ) -> None:
+        self.kernel, self.card, self.staying = kernel, card, staying
         self.grouping = Grouping(kernel)
-        self.works = Works(kernel, card)
+        self.works = works or Works(kernel, card)
         self.classes = classes(kernel)
         self.planned = self.points = 0
         self.last_read = {t: n for n, op in enumerate(kernel.ops) for t, _ in reads(op)}
@@ -101,7 +135,7 @@ class Runs:
     def _computed(self, first: int) -> tuple[tuple[float, ...], int]:
         """The costs, and how many ops were looked at to know them."""
         group: Group | None = self.grouping.single(first)
-        run = RunCosts(self.works)
+        run = RunCosts(self.works, self.staying)
         found: list[float] = []
         apart = 0.0
         last = first
@@ -120,7 +154,7 @@ class Runs:
         number = self.classes[position]
         if number not in self.alone:
             group = self.grouping.single(position)
-            self.alone[number] = self._cycles(RunCosts(self.works), group, position)
+            self.alone[number] = self._cycles(RunCosts(self.works, self.staying), group, position)
         return self.alone[number]
 
     def _cycles(self, run: RunCosts, group: Group, last: int) -> float:

@@ -12,7 +12,16 @@ from itertools import product
 from math import prod
 
 from openspyre.compiler.addressing import rounded_up
-from openspyre.compiler.cost import Inner, Phase, Split, Tiling, Work, cycles, local_sizes
+from openspyre.compiler.cost import (
+    Inner,
+    Phase,
+    Split,
+    Tiling,
+    Work,
+    cycles,
+    local_sizes,
+    stands_before,
+)
 from openspyre.compiler.tiles import Buffering
 from openspyre.compiler.work import OpWork
 from openspyre.ir.kernel import Kind
@@ -84,7 +93,7 @@ def _tilings(work: Work, split: Split, card: CardSpec) -> Iterator[tuple[Tiling,
         if prod(tiles) * work.point_bytes > card.lx_usable:
             continue
         for inner in _streams(work, panels(work, tiles, card)):
-            if _least_lx(work, tiles, loops, inner) <= card.lx_usable:
+            if _least_lx(work, tiles, loops, inner, card) <= card.lx_usable:
                 yield loops, inner
 
 
@@ -138,7 +147,7 @@ def _reduced_tiles(op: OpWork) -> Iterator[tuple[int, int]]:
         yield from ((dim, tile) for tile in _tiles(op.sizes[dim], unit))
 
 
-def _least_lx(work: Work, tiles: Sequence[int], loops: Tiling, inner: Inner) -> int:
+def _least_lx(work: Work, tiles: Sequence[int], loops: Tiling, inner: Inner, card: CardSpec) -> int:
     """Bytes that the hungriest op of a step needs, at least."""
     most = 0
     for phase in work.phases:
@@ -146,11 +155,17 @@ def _least_lx(work: Work, tiles: Sequence[int], loops: Tiling, inner: Inner) -> 
         result = prod(sizes[: phase.op.parallel])
         own = inner.get(phase.op.name, ())
         looped = {axis for axis, _ in loops}
+        whole = list(sizes)
         total = 4 * result if any(d >= phase.op.parallel for d, _ in own) else 0
         for dim, tile in own:
             sizes[dim] = min(sizes[dim], tile)
         for number, axes in phase.flows:
             flow = phase.op.flows[number]
+            depth = max((d for d, (a, _) in enumerate(loops, 1) if a in axes), default=0)
+            own_too = any(d in flow.dims for d, _ in own) and not flow.store
+            if own_too and stands_before(flow, whole, [(a, 2) for a, _ in loops[depth:]], card):
+                total += flow.element * prod(whole[d] for d in flow.dims) * (2 if depth else 1)
+                continue
             again = axes & looped or any(d in flow.dims for d, _ in own)
             points = prod(sizes[d] for d in flow.dims)
             total += flow.element * points * (2 if again and not flow.store else 1)

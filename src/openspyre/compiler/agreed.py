@@ -1,0 +1,287 @@
+"""Steps that agree on a split, so that what one makes stays in LX for the others.
+
+Every step's own best division comes first. Where later steps can take over the split of the one
+that made a tensor, the tensor needs no trip through device memory; they do if all of them together
+are then done sooner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from math import inf, prod
+
+from openspyre.compiler.axes import StepAxes, step_axes
+from openspyre.compiler.bounds import highest
+from openspyre.compiler.cost import Split, Work
+from openspyre.compiler.groups import Group, Grouping
+from openspyre.compiler.residency import (
+    Use,
+    crosses,
+    gathered_form,
+    kept_form,
+    local_uses,
+)
+from openspyre.compiler.rewrite import reads, sole_name, writes_whole
+from openspyre.compiler.segments import REACH
+from openspyre.compiler.tilings import soonest
+from openspyre.ir.kernel import Division, Kernel, Kind, Op, Part, Role, Step, loads
+from openspyre.spec import CardSpec
+
+_SOONER = 0.98  # of the time apart: estimates closer than this are equal
+_SMALL = 1 / 16  # of LX: what fits beside anything else
+_STAYS = 0.5  # of LX, for what stays there while other steps work
+
+Choice = Callable[[Step, Work], Division]
+
+
+def agree(
+    kernel: Kernel,
+    works: Mapping[str, Work],
+    keys: Mapping[str, object],
+    card: CardSpec,
+    choose: Choice,
+) -> Agreed:
+    """The divisions that let tensors stay in LX where that is sooner.
+
+    Args:
+        works: the work of every step, by name.
+        keys: equal for steps that are equal up to names.
+        choose: the best division of a step with some work.
+    """
+    agreed = Agreed(kernel, works, keys, card)
+    crossing = {
+        name: uses
+        for name, uses in local_uses(kernel).items()
+        if crosses(uses) and not any(u.writes and u.step != uses[0].step for u in uses)
+    }
+    for name, uses in crossing.items():
+        agreed.offer(name, uses)
+    agreed.gather(crossing, choose)
+    return agreed
+
+
+def may_stay(kernel: Kernel, card: CardSpec) -> Mapping[str, int]:
+    """Local tensors that steps could leave in LX, where to share one step would cost parallelism:
+    all ops walk them dim by dim, and one step would leave cores little but the stick dim to share.
+
+    With each, how many axes one step would leave.
+    """
+    grouping = Grouping(kernel)
+    last: dict[str, int] = {}
+    for position, op in enumerate(kernel.ops):
+        last |= {tensor: position for tensor, _ in reads(op)}
+    found = {}
+    for position, op in enumerate(kernel.ops):
+        name = op.out.tensor
+        if op.kind is not Kind.MAP or len(grouping.writers[name]) > 1:
+            continue
+        if last.get(name, 0) - position not in range(1, REACH) or not _walked_alike(kernel, op):
+            continue
+        axes = _starving(grouping, position, last[name], card)
+        if axes is not None:
+            found[name] = axes
+    return found
+
+
+def may_be_fetched(kernel: Kernel, card: CardSpec) -> Mapping[str, int]:
+    """Small local tensors that any step can fetch on the ring.
+
+    None where sizes are symbols: estimates are of the largest ones, which hardly ever come.
+    """
+    found: dict[str, int] = {}
+    if kernel.symbols:
+        return found
+    for tensor in kernel.tensors.values():
+        size = tensor.dtype.bytes * prod(highest(e, kernel.limits) for e in tensor.shape)
+        if tensor.role is Role.LOCAL and size <= card.cores * card.lx_usable * _SMALL:
+            found[tensor.name] = -1
+    for op in kernel.ops:
+        looked = {x.name for x in op.lookups}
+        for load in loads(op):
+            if load.guarded or any(looked & e.names for e in load.index):
+                found.pop(load.tensor, None)
+        if op.accumulate or any(looked & e.names for e in op.out.index):
+            found.pop(op.out.tensor, None)
+    return found
+
+
+def _walked_alike(kernel: Kernel, writer: Op) -> bool:
+    """Whether an op writes, and all ops read, a local tensor dim by dim, whole, and it fits LX."""
+    tensor = kernel.tensors[writer.out.tensor]
+    if tensor.role is not Role.LOCAL or not writes_whole(writer, tensor):
+        return False
+    for op in kernel.ops:
+        extents = {d.name: d.extent for d in (*op.dims, *op.rdims)}
+        for name, index in reads(op):
+            if name == tensor.name and any(
+                extents.get(sole_name(e) or "") != size and e.constant is None
+                for e, size in zip(index, tensor.shape, strict=True)
+            ):
+                return False
+    return True
+
+
+def _starving(grouping: Grouping, first: int, last: int, card: CardSpec) -> int | None:
+    """How many axes one step of some ops has to share, if fewer than the first op, and too few."""
+    kernel = grouping.kernel
+    group: Group | None = grouping.single(first)
+    whole = group.axes if group else ()
+    for position in range(first + 1, last + 1):
+        group = grouping.extended(group, first, position) if group else None
+    axes = group.axes if group else ()
+    stick = kernel.ops[first].dims[-1:]
+    kept = [d for d in axes if d not in stick]
+    fewer = len(kept) < len([d for d in whole if d not in stick])
+    rows = prod(highest(d.extent, kernel.limits) for d in kept)
+    return len(axes) if fewer and rows < card.cores else None
+
+
+class Agreed:
+    """The divisions of a kernel, tensor by tensor brought to agree."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        works: Mapping[str, Work],
+        keys: Mapping[str, object],
+        card: CardSpec,
+    ) -> None:
+        self.kernel, self.works, self.keys, self.card = kernel, dict(works), keys, card
+        self.settled: set[str] = set()  # steps on whose division a tensor in LX relies
+        self.near: set[str] = set()
+        self.times: dict[object, float] = {}
+        self.chosen: dict[object, Division] = {}
+
+    def cycles(self) -> float:
+        """The estimate of all steps."""
+        return sum(
+            self._time(s, self.kernel.divisions[s.name], self.works[s.name])
+            for s in self.kernel.steps
+        )
+
+    def offer(self, name: str, uses: Sequence[Use]) -> None:
+        """Takes over the split of the step that makes a tensor in those that read it."""
+        steps = [self.kernel.steps[n] for n in sorted({use.step for use in uses})]
+        before = {s.name: self.kernel.divisions[s.name] for s in steps}
+        after = self._taken_over(uses)
+        changed = {s for s in before if after is not None and after[s] != before[s]}
+        if after is None or changed & self.settled:
+            return
+        kernel = replace(self.kernel, divisions={**self.kernel.divisions, **after})
+        if not self._stays(kernel, name, uses):
+            return
+        left = {s.name: without(self.works[s.name], {name}) for s in steps}
+        if changed:
+            apart = sum(self._time(s, before[s.name], self.works[s.name]) for s in steps)
+            together = sum(self._time(s, after[s.name], left[s.name]) for s in steps)
+            if together > apart * _SOONER:
+                return
+        self.kernel, self.works = kernel, self.works | left
+        self.settled |= after.keys()
+        self.near.add(name)
+
+    def gather(self, crossing: Mapping[str, Sequence[Use]], choose: Choice) -> None:
+        """Lets steps that read small tensors on the ring be divided without regard to runs."""
+        small = {
+            name: uses
+            for name, uses in crossing.items()
+            if name not in self.near and self._gathered(self.kernel, name, uses)
+        }
+        left = {s: without(work, small.keys()) for s, work in self.works.items()}
+        readers = {use.step for uses in small.values() for use in uses if use.step > uses[0].step}
+        again = dict(self.kernel.divisions)
+        for step in (self.kernel.steps[n] for n in sorted(readers)):
+            if step.name not in self.settled:
+                key = self._key(step, left[step.name])
+                if key not in self.chosen:
+                    self.chosen[key] = choose(step, left[step.name])
+                again[step.name] = self.chosen[key]
+        kernel = replace(self.kernel, divisions=again)
+        if all(self._gathered(kernel, name, uses) for name, uses in small.items()):
+            self.kernel, self.works = kernel, left
+
+    def _gathered(self, kernel: Kernel, name: str, uses: Sequence[Use]) -> bool:
+        axes = _axes(kernel, uses)
+        lies = gathered_form(kernel, axes, name, uses, self.card)
+        return lies is not None and lies.bytes <= self.card.lx_usable * _SMALL
+
+    def _taken_over(self, uses: Sequence[Use]) -> dict[str, Division] | None:
+        """Divisions of all steps like that of the first, along the dims of the tensor."""
+        first = self.kernel.steps[uses[0].step]
+        made = self.kernel.divisions[first.name]
+        axes = step_axes(self.kernel, first, made)
+        parts: dict[int, Part] = {}  # of the tensor's dims
+        for dim, index in enumerate(uses[0].index or ()):
+            axis = axes.exact(uses[0].op, index)
+            if axis >= 0 and (split := axes.axes[axis].split):
+                parts[dim] = split
+        if len(parts) < len(made.parts):
+            return None
+        found = {first.name: made}
+        for use in uses[1:]:
+            step = self.kernel.steps[use.step]
+            division = self._like(parts, step, use)
+            if division is None or found.setdefault(step.name, division) != division:
+                return None
+        return found
+
+    def _like(self, parts: Mapping[int, Part], step: Step, use: Use) -> Division | None:
+        """The division of a step that splits the dims of a tensor so as it reads it."""
+        if use.index is None:
+            return None
+        axes = step_axes(self.kernel, step, Division())
+        found: dict[int, Part] = {}
+        for dim, part in parts.items():
+            axis = axes.exact(use.op, use.index[dim])
+            if axis < 0 or axis in found:
+                return None
+            found[axis] = replace(part, axis=axes.axes[axis].name)
+        return Division(tuple(found[axis] for axis in sorted(found)))
+
+    def _stays(self, kernel: Kernel, name: str, uses: Sequence[Use]) -> bool:
+        lies = kept_form(kernel, _axes(kernel, uses), name, uses)
+        return lies is not None and lies.bytes <= self.card.lx_usable * _STAYS
+
+    def _key(self, step: Step, work: Work) -> object:
+        return self.keys[step.name], tuple(tuple(n for n, _ in p.flows) for p in work.phases)
+
+    def _time(self, step: Step, division: Division, work: Work) -> float:
+        parts = {p.axis: p.parts for p in division.parts}
+        split: Split = tuple(parts.get(a.name, 1) for a in step.axes)
+        key = (self._key(step, work), split)
+        if key not in self.times:
+            found = soonest(work, split, self.card)
+            self.times[key] = min((t for t, *_ in found), default=inf)
+        return self.times[key]
+
+
+def _axes(kernel: Kernel, uses: Sequence[Use]) -> dict[int, StepAxes]:
+    """The axes of the steps of some uses, by number."""
+    steps = {n: kernel.steps[n] for n in {use.step for use in uses}}
+    return {n: step_axes(kernel, s, kernel.divisions[s.name]) for n, s in steps.items()}
+
+
+def staying(kernel: Kernel, card: CardSpec) -> Mapping[str, tuple[int, int, int]]:
+    """The tensors that may stay in LX from step to step with the divisions as they are: bytes of a
+    core, the first and the last step.
+    """
+    found = {}
+    for name, uses in local_uses(kernel).items():
+        if not crosses(uses):
+            continue
+        axes = _axes(kernel, uses)
+        lies = kept_form(kernel, axes, name, uses)
+        lies = lies or gathered_form(kernel, axes, name, uses, card)
+        if lies is not None and lies.bytes <= card.lx_usable * _STAYS:
+            found[name] = (lies.bytes, uses[0].step, uses[-1].step)
+    return found
+
+
+def without(work: Work, tensors: Collection[str]) -> Work:
+    """The work of a step that has tensors in LX."""
+    phases = tuple(
+        replace(p, flows=tuple((n, a) for n, a in p.flows if p.op.flows[n].tensor not in tensors))
+        for p in work.phases
+    )
+    return replace(work, phases=phases)
