@@ -41,7 +41,9 @@ def per_operation(
     passes = {
         "form_steps": _alone,
         "divide": lambda kernel, card: _divided(kernel, card, told),
-        "place": lambda kernel, card: place(kernel, card, never=() if lx else kernel.tensors),
+        "place": lambda kernel, card: place(
+            kernel, card, never=() if lx else kernel.tensors, ring=False
+        ),
     }
     return tuple((name, passes.get(name, run), check) for name, run, check in STAGES)
 

@@ -153,7 +153,22 @@ def test_tiles_that_do_not_fit_are_refused() -> None:
     assert problem(told(*hints[:2], f"tile i0: {fits}", hints[3], text=LARGE)) == ""
 
 
+def test_a_tensor_stays_though_steps_need_other_parts() -> None:
+    kernel = told("division s0.i0: 8", "division s1.i0: 32", "residency t: lx")
+    assert plan_kernel(kernel, SPYRE_CARD_V1).residency["t"].space is Space.LX
+    assert problem(kernel) == ""
+
+
 def test_a_tensor_that_cannot_stay_is_refused() -> None:
-    found = refusal("division s0.i0: 8", "division s1.i0: 32", "residency t: lx")
-    assert "steps s0, s1 do not need it in the same parts" in found
+    looked_up = TWO.replace(
+        "op c map i0:64 i1:256", "op c gather i0:64 i1:256\n  lookup k0 = n[i0] size 64"
+    )
+    looked_up = looked_up.replace("t[i0, i1])", "t[k0, i1])").replace("v z y", "v n z y")
+    looked_up = looked_up.replace("input v:", "input n: i64[64]\ninput v:")
+    found = refusal("residency t: lx", text=looked_up)
+    assert "do not need it in the same parts, and cannot fetch" in found
     assert "fix the division of its steps alike" in found
+    large = TWO.replace("[64, 256]", "[16384, 4096]").replace("i0:64 i1:256", "i0:16384 i1:4096")
+    large = large.replace("w: f16[256, 256]", "w: f16[4096, 4096]").replace("r0:256", "r0:4096")
+    large = large.replace("v: f16[64, 64]", "v: f16[16384, 16384]").replace("r0:64", "r0:16384")
+    assert "find no room beside the tiles" in refusal("residency t: lx", text=large)

@@ -49,14 +49,16 @@ def place(
     *,
     first: Collection[str] = (),
     never: Collection[str] = (),
+    ring: bool = True,
 ) -> Kernel:
     """Fills `residency`: offsets of tiles and of local tensors that cross steps.
 
     Keys are names of tensors and of tiles (`tiles.Tile.name`).
 
     Args:
-        first: tensors that get their place in LX before others.
+        first: tensors that get their place in LX before others, though it cost time.
         never: tensors that do not stay in LX.
+        ring: whether a step may fetch what other cores hold.
 
     Raises:
         BrokenInvariant: a step whose tiles do not fit in LX.
@@ -66,7 +68,8 @@ def place(
     packer = _Packer(kernel, card)
     for name in sorted(uses.keys() - never, key=lambda n: (n not in first, -_gain(uses[n]), n)):
         lies = kept_form(kernel, steps, name, uses[name])
-        lies = lies or gathered_form(kernel, steps, name, uses[name], card)
+        if lies is None and ring:
+            lies = gathered_form(kernel, steps, name, uses[name], None if name in first else card)
         if lies:
             far = far_steps(kernel, steps, name, uses[name])
             packer.offer(lies, uses[name][0].step, uses[name][-1].step, far)
@@ -169,10 +172,15 @@ def why_not_kept(kernel: Kernel, name: str, card: CardSpec) -> str:
     """Why a local tensor that crosses steps cannot stay in LX between them."""
     uses = local_uses(kernel)[name]
     steps = _all_axes(kernel)
-    lies = kept_form(kernel, steps, name, uses) or gathered_form(kernel, steps, name, uses, card)
+    lies = kept_form(kernel, steps, name, uses)
     if lies is None:
-        numbers = dict.fromkeys(use.step for use in uses)
-        return f"steps {', '.join(f's{n}' for n in numbers)} do not need it in the same parts"
+        lies = gathered_form(kernel, steps, name, uses, None)
+        numbers = ", ".join(f"s{n}" for n in dict.fromkeys(use.step for use in uses))
+        apart = f"steps {numbers} do not need it in the same parts"
+        if lies is None:
+            return f"{apart}, and cannot fetch what they need from other cores"
+        if gathered_form(kernel, steps, name, uses, card) is None:
+            return f"{apart}, and the ring is slower than device memory"
     return f"its {lies.bytes} bytes find no room beside the tiles of those steps"
 
 
@@ -197,18 +205,26 @@ def kept_form(
 
 
 def gathered_form(
-    kernel: Kernel, steps: Mapping[int, StepAxes], name: str, uses: Sequence[Use], card: CardSpec
+    kernel: Kernel,
+    steps: Mapping[int, StepAxes],
+    name: str,
+    uses: Sequence[Use],
+    card: CardSpec | None,
 ) -> LxTensor | None:
-    """How the tensor lies in LX when later steps fetch parts of it from other cores, if they can,
-    and are done sooner so than by way of device memory.
+    """How the tensor lies in LX when later steps fetch parts of it from other cores, if they can.
+
+    Args:
+        card: if given, they must be done sooner so than by way of device memory.
     """
     first = uses[0].step
     if any(use.index is None or (use.writes and use.step != first) for use in uses):
         return None
     lies = kept_form(kernel, steps, name, [use for use in uses if use.step == first])
     far = far_steps(kernel, steps, name, uses) if lies else frozenset()
-    moves = [_move(kernel, steps, name, use) for use in uses if use.step in far]
-    return lies if moves and all(by_ring_is_sooner(move, card) for move in moves) else None
+    if not far or card is None:
+        return lies if far else None
+    moves = (_move(kernel, steps, name, use) for use in uses if use.step in far)
+    return lies if all(by_ring_is_sooner(move, card) for move in moves) else None
 
 
 def far_steps(
