@@ -132,7 +132,8 @@ def test_model_and_clock_order_splits_alike(name: str) -> None:
 def tiled(text: str, most: int) -> Iterator[tuple[float, float]]:
     """(model's cycles, clock's cycles) of tilings of a kernel of one step.
 
-    Of every way of buffering the `most` fastest tilings for which no more buffers fit.
+    Of every way of buffering, of the tilings for which no more buffers fit: the fastest, and
+    others from all over the range, about `most` in all.
     """
     kernel, card = parse_kernel(text), SPYRE_CARD_V1
     planned = plan_kernel(kernel, card, stages=STAGES[:4])
@@ -141,26 +142,24 @@ def tiled(text: str, most: int) -> Iterator[tuple[float, float]]:
     work = step_work(step, 0, last_uses(planned), Works(planned, card))
     split = split_of(step, division)
     for buffering in BUFFERINGS:
-        fitting = 0
+        fitting = []
         for model, loops, inner in soonest(work, split, card, buffering):
             candidate = with_loops(step, work, loops, inner)
             fits = (
                 how for how in BUFFERINGS
                 if lx_peak(planned, candidate, division, card, how) <= card.lx_usable
             )  # fmt: skip
-            if next(fits, None) is not buffering:
-                continue
+            if next(fits, None) is buffering:
+                fitting.append((model, candidate))
+        for model, candidate in fitting[:: max(1, len(fitting) // most)]:
             placed = STAGES[5][1](replace(planned, steps=(candidate,)), card)
             yield model, float(timed(emit(placed, card)).cycles)
-            fitting += 1
-            if fitting == most:
-                break
 
 
 @pytest.mark.parametrize("name", ["linear 512x4096x1024", "gated"])
 def test_model_and_clock_order_tilings_alike(name: str) -> None:
-    model, clock = zip(*tiled(KERNELS.get(name, GATED), 12), strict=True)
+    model, clock = zip(*tiled(KERNELS.get(name, GATED), 16), strict=True)
     agreement = statistics.correlation(ranks(model), ranks(clock))
     taken = clock[model.index(min(model))]
-    assert agreement >= 0.8
+    assert agreement >= 0.95
     assert taken <= 1.05 * min(clock)
