@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from openspyre.compiler.alternatives import places, step_choices
 from openspyre.compiler.pipeline import plan_kernel
 from openspyre.ir.kernel import Kernel, Space
 from openspyre.ir.text import parse_kernel
-from openspyre.spec import SPYRE_CARD_V1
+from openspyre.spec import SPYRE_CARD_V1, CardSpec
 from openspyre.tools.cli import app
 from openspyre.tools.report import is_model
 
@@ -59,9 +60,9 @@ def spyre(*words: str | Path) -> tuple[int, str]:
     return result.exit_code, result.stdout
 
 
-def planned(*hints: str) -> Kernel:
+def planned(*hints: str, card: CardSpec = SPYRE_CARD_V1) -> Kernel:
     text = TWO.replace("HINTS", "\n".join(f"hint {h}" for h in hints))
-    return plan_kernel(parse_kernel(text), SPYRE_CARD_V1)
+    return plan_kernel(parse_kernel(text), card)
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +115,14 @@ def test_hints_move_what_is_told() -> None:
 
 
 def test_a_tensor_says_why_it_is_not_in_lx() -> None:
-    apart = planned("division s0.i0: 8", "division s1.i0: 32")
-    (place,) = places(apart, SPYRE_CARD_V1)
+    hints = "division s0.i0: 8", "division s1.i0: 32"
+    (place,) = places(planned(*hints), SPYRE_CARD_V1)
+    assert (place.tensor, place.row.space, place.why) == ("t", Space.LX, "")  # fetched on the ring
+    slow = replace(SPYRE_CARD_V1, lx_latency_cycles=4000)
+    (place,) = places(planned(*hints, card=slow), slow)
     assert (place.tensor, place.row.space) == ("t", Space.DEVICE)
-    assert place.why == "steps s0, s1 do not need it in the same parts"
+    apart = "steps s0, s1 do not need it in the same parts"
+    assert place.why == f"{apart}, and the ring is slower than device memory"
     (place,) = places(planned("division i0: 1", "division i1: 4"), SPYRE_CARD_V1)
     assert (place.row.space, place.why) == (Space.LX, "")
 

@@ -13,6 +13,7 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.post_grad import view_to_reshape
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import StorageBox
+from torch._inductor.lowering import lowerings, user_lowerings
 from torch._inductor.scheduler import NopKernelSchedulerNode
 from torch._inductor.virtualized import V
 from torch._ops import OpOverload
@@ -343,6 +344,11 @@ def _lowered(
 ) -> tuple[Kernel, list[str]]:
     """The kernel of a graph, and the names of its results."""
     view_to_reshape(graph)
+    for node in graph.graph.nodes:
+        # (What Inductor does about it depends on the environment: under CI it raises.)
+        known = node.target in lowerings or node.target in user_lowerings
+        if isinstance(node.target, OpOverload) and not known:
+            raise NotOneKernel(f"{node.target} has no lowering")
     lowering = GraphLowering(graph, example_inputs=fakes, shape_env=sizes.env, is_inference=True)
     with (
         V.set_fake_mode(sizes.mode),
