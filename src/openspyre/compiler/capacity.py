@@ -29,20 +29,27 @@ _STICK = 64  # points: tiles of a lane dim are whole sticks of every dtype
 
 
 def fit_tiles(kernel: Kernel, card: CardSpec) -> Kernel:
-    """Gives every step the loops with which it fits LX and is done soonest."""
+    """Gives every step the loops with which it fits LX and is done soonest: beside what may stay
+    there, or with all of LX where that is sooner all the same.
+    """
     done: dict[object, Step] = {}
     works = Works(kernel, card)
     last_use = last_uses(kernel)
     near = staying(kernel, card)
     steps = []
     for number, (step, key) in enumerate(step_keys(kernel)):
-        work = without(step_work(step, number, last_use, works), near)
+        whole = step_work(step, number, last_use, works)
+        work = without(whole, near)
         held = sum(size for size, first, last in near.values() if first <= number <= last)
         key = (key, held, tuple(tuple(n for n, _ in p.flows) for p in work.phases))
         if key not in done:
             division = kernel.divisions[step.name]
             left = replace(card, lx_usable=card.lx_usable - min(held, card.lx_usable // 2))
-            done[key] = _soonest(kernel, step, division, work, left)
+            beside = _soonest(kernel, step, division, work, left)
+            alone = _soonest(kernel, step, division, whole, card) if held else None
+            found = [tiled for tiled in (beside, alone) if tiled is not None]
+            best = min(found, key=lambda tiled: tiled.cycles, default=None)
+            done[key] = best.step if best else _smallest(kernel, step, division, whole, card)
         model = done[key]
         inner = {
             op: model.inner[other]
@@ -53,7 +60,9 @@ def fit_tiles(kernel: Kernel, card: CardSpec) -> Kernel:
     return replace(kernel, steps=tuple(steps))
 
 
-def _soonest(kernel: Kernel, step: Step, division: Division, work: Work, card: CardSpec) -> Step:
+def _soonest(
+    kernel: Kernel, step: Step, division: Division, work: Work, card: CardSpec
+) -> _Tiled | None:
     """The fastest of the tilings worth trying that fits with its copies double buffered, with
     those of ops' own loops, or with none.
     """
@@ -68,8 +77,11 @@ def _soonest(kernel: Kernel, step: Step, division: Division, work: Work, card: C
         found = _fastest(kernel, division, tried, card, buffering)
         if found is not None and (best is None or found.cycles < best.cycles):
             best = found
-    if best is not None:
-        return best.step
+    return best
+
+
+def _smallest(kernel: Kernel, step: Step, division: Division, work: Work, card: CardSpec) -> Step:
+    local = local_sizes(work, split_of(step, division))
     whole = with_loops(step, work, (), panels(work, local, card))
     return _fitted(kernel, whole, division, card)
 
