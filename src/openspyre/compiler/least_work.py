@@ -10,13 +10,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from openspyre.compiler.bounds import highest
+from openspyre.compiler.bounds import highest, value_range
 from openspyre.compiler.contraction import contraction
 from openspyre.compiler.rewrite import reads
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import Call, Kernel, Kind, Op, Role, Tensor, walk
 from openspyre.ir.ops import TABLE, Cost
 from openspyre.spec import CardSpec
+
+_FAR = 1 << 62  # what is looked up may be any index
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +60,45 @@ class Work:
 def least_work(kernel: Kernel, card: CardSpec) -> dict[str, Work]:
     """The work of every op of a canonical kernel, by name, at the largest sizes.
 
-    What several ops touch of one argument belongs to the op that touches most, the first of them.
+    Parts of an argument that have no element in common all count. What several ops touch of one
+    part belongs to the op that touches most, the first of them.
     """
     found = {op.name: _arithmetic(kernel, op, card) for op in kernel.ops}
     for store in (False, True):
-        most: dict[str, tuple[int, str]] = {}
+        touched: dict[str, list[_Touched]] = {}
         for op in kernel.ops:
-            for tensor, size in _touched(kernel, op, store=store):
-                if size > most.get(tensor, (0, ""))[0]:
-                    most[tensor] = size, op.name
-        for size, name in most.values():
-            moved = Work(written_bytes=size) if store else Work(read_bytes=size)
-            found[name] = found[name] + moved
+            for part in _touched(kernel, op, store=store):
+                touched.setdefault(part.tensor, []).append(part)
+        for tensor, parts in touched.items():
+            left = _elements(kernel, kernel.tensors[tensor]) * kernel.tensors[tensor].dtype.bytes
+            for part in _apart(parts):
+                size = min(part.bytes, left)
+                left -= size
+                moved = Work(written_bytes=size) if store else Work(read_bytes=size)
+                found[part.op] = found[part.op] + moved
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Touched:
+    """What an op touches of an argument: bytes, of elements within a box of indices."""
+
+    tensor: str
+    op: str
+    bytes: int
+    box: tuple[tuple[int, int], ...]
+
+    def apart(self, other: _Touched) -> bool:
+        return any(a[1] < b[0] or b[1] < a[0] for a, b in zip(self.box, other.box, strict=True))
+
+
+def _apart(parts: list[_Touched]) -> list[_Touched]:
+    """Parts without a common element, the largest first."""
+    chosen: list[_Touched] = []
+    for part in sorted(parts, key=lambda p: -p.bytes):
+        if all(part.apart(other) for other in chosen):
+            chosen.append(part)
+    return chosen
 
 
 def _arithmetic(kernel: Kernel, op: Op, card: CardSpec) -> Work:
@@ -89,18 +117,23 @@ def _arithmetic(kernel: Kernel, op: Op, card: CardSpec) -> Work:
     return Work(transcendentals=points * costly)
 
 
-def _touched(kernel: Kernel, op: Op, *, store: bool) -> Iterator[tuple[str, int]]:
-    """Arguments in device memory that an op reads or stores to, and how many bytes of each."""
+def _touched(kernel: Kernel, op: Op, *, store: bool) -> Iterator[_Touched]:
+    """Arguments in device memory that an op reads or stores to, and how much of each."""
     places = [(op.out.tensor, op.out.index)] if store else list(reads(op))
     extents = {d.name: d.extent for d in (*op.dims, *op.rdims)}
     looked_up = {x.name: x.index for x in op.lookups}
+    limits = dict(kernel.limits) | dict.fromkeys(looked_up, (-_FAR, _FAR))
+    limits |= {d: (0, max(0, highest(e, kernel.limits) - 1)) for d, e in extents.items()}
     for name, index in places:
         tensor = kernel.tensors[name]
         if tensor.role in (Role.LOCAL, Role.SCALAR):
             continue
         dims = _dims(index, looked_up) & extents.keys()
         points = prod(highest(extents[d], kernel.limits) for d in dims)
-        yield name, min(points, _elements(kernel, tensor)) * tensor.dtype.bytes
+        size = min(points, _elements(kernel, tensor)) * tensor.dtype.bytes
+        pairs = zip(index, tensor.strides, strict=True)
+        box = tuple((0, 0) if s.constant == 0 else value_range(e, limits) for e, s in pairs)
+        yield _Touched(name, op.name, size, box)
 
 
 def _dims(index: tuple[Expr, ...], looked_up: Mapping[str, tuple[Expr, ...]]) -> set[str]:
