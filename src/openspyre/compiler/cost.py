@@ -83,7 +83,10 @@ class Timeline:
         self.phases = 0
         self.loaded = self.computed = self.stored = self.load = self.busy = self.store = 0.0
         self.server = self.once = self.read = self.written = 0.0
-        self.spans: dict[bool, tuple[float, float]] = {}  # of PT, of SFU: first begin, last end
+        # When a tensor is made: without loads, over all trips; in the first trip with them. Of PT
+        # and of SFU when the first op begins and the last one ends, and when it does in that trip.
+        self.made: dict[str, tuple[float, float]] = {}
+        self.units: dict[bool, tuple[float, float, float]] = {}
         self.ahead: deque[tuple[float, float]] = deque()  # (end of the op, LX bytes of its loads)
         self.taken = 0.0
         self.most = 0.0  # LX bytes of loads that were ahead at one time
@@ -122,17 +125,25 @@ class Timeline:
             self.between += cost.reread
         # what comes in panels is used from the first one on
         panels = 1 if single else cost.panels
-        begin = max(self.computed, self.loaded - cost.load * (1 - 1 / panels))
-        self.computed = max(begin + cost.busy, self.loaded + cost.busy / panels)
+        op, unit = phase.op, phase.op.matmul is not None
+        first, free, waited = self.units.get(unit, (-1.0, 0.0, 0.0))
+        made = max(self.loaded - cost.load * (1 - 1 / panels), waited)
+        for tensor in op.reads:
+            if tensor in self.made:
+                there, arrived = self.made[tensor]
+                free, made = max(free, there), max(made, arrived)
+        end = max(made + cost.busy, self.loaded + cost.busy / panels)
+        done = free + cost.all_busy
+        there, arrived = self.made.get(op.out, (0.0, 0.0))  # several may write it
+        self.made[op.out] = max(there, done), max(arrived, end)
+        self.units[unit] = free if first < 0 else first, done, end
+        self.busy = max(self.busy, done)
+        self.computed = max(self.computed, end)
         if cost.held:
-            self.ahead.append((self.computed, cost.held))
+            self.ahead.append((end, cost.held))
             self.taken += cost.held
         if cost.store:
-            self.stored = max(self.stored, self.computed) + cost.store
-        unit = phase.op.matmul is not None
-        begun = self.spans[unit][0] if unit in self.spans else self.busy
-        self.busy += cost.all_busy
-        self.spans[unit] = begun, self.busy
+            self.stored = max(self.stored, end) + cost.store
         self.load += cost.all_load
         self.store += cost.all_store
         self.server += cost.server
@@ -158,7 +169,7 @@ class Timeline:
         # one: PT works beside SFU but for where they take turns.
         beside = self.buffering is Buffering.COPIES and self.own < self._free(self.own)
         if trips > 1 and beside:
-            busy = max((end - begin for begin, end in self.spans.values()), default=0.0)
+            busy = max((end - begin for begin, end, _ in self.units.values()), default=0.0)
         loading = max(self.load, server) - self.once + self.idle * trips
         each = max(loading, busy, self.store, self.alone * trips) + self.between
         serial = max(self.computed, self.stored)
@@ -188,12 +199,13 @@ def _phase(
     sizes = tuple(
         tiles[a] if a >= 0 else n for a, n in zip(phase.axes, phase.op.sizes, strict=True)
     )
-    if outer or own:
-        return _phase_cost(phase, split, list(sizes), outer, own, card, reread)
-    key = (phase.axes, phase.flows, split, sizes)
-    if key not in phase.op.phases:
-        phase.op.phases[key] = _phase_cost(phase, split, list(sizes), outer, own, card, reread)
-    return phase.op.phases[key]
+    again = tuple(phase.op.flows[n].tensor in reread for n, _ in phase.flows) if outer else ()
+    key = (phase.axes, phase.flows, split, sizes, tuple(outer), own, again)
+    found = phase.op.phases.get(key)
+    if found is None:
+        found = _phase_cost(phase, split, list(sizes), outer, own, card, reread)
+        phase.op.phases[key] = found
+    return found
 
 
 def _phase_cost(

@@ -114,7 +114,7 @@ class OpWork:
     """
 
     def __init__(self, op: Op, kernel: Kernel, card: CardSpec) -> None:
-        self.op, self.card, self.name = op, card, op.name
+        self.op, self.card, self.name, self.out = op, card, op.name, op.out.tensor
         dims = (*op.dims, *op.rdims)
         self.names = tuple(d.name for d in dims)
         self.places = {name: n for n, name in enumerate(self.names)}
