@@ -1,7 +1,9 @@
 """Ops in an order in which those that can share a step stand next to each other.
 
 Inductor orders nests by their readers: the projection of V may come after the softmax. An op moves
-up next to an op with the same iteration space, as far as its dependences allow.
+up next to an op with the same iteration space, as far as its dependences allow. What waits for PT
+moves not past ops that SFU can do in the meantime: maxima of scores that PT still makes would keep
+it from exponentials that are ready.
 """
 
 from __future__ import annotations
@@ -32,8 +34,28 @@ def _place(op: Op, before: list[Op]) -> int:
         if _space(before[position]) == space:
             while position < len(before) and _space(before[position]) == space:
                 position += 1
-            return max(position, earliest)
+            position = max(position, earliest)
+            return len(before) if _keeps_waiting(op, before, position) else position
     return len(before)
+
+
+def _keeps_waiting(op: Op, before: list[Op], position: int) -> bool:
+    """Whether an op that waits for PT would stand before one of its step that does not."""
+    made = {x.out.tensor: x.kind for x in before[:position]}
+    if op.kind is Kind.CONTRACT or all(made.get(t) is not Kind.CONTRACT for t, _ in reads(op)):
+        return False
+    passed = before[position:]
+    following = next((x for x in passed if x.kind is not Kind.CONTRACT), None)
+    if following is None or not _walk_alike(op, following):
+        return False
+    return not {t for t, _ in reads(following)} & {x.out.tensor for x in passed}
+
+
+def _walk_alike(op: Op, other: Op) -> bool:
+    """Whether two ops have dims in common: all of one of them, or all but one of both."""
+    mine, others = (Counter(d.extent for d in x.dims) for x in (op, other))
+    common = (mine & others).total()
+    return common > 0 and common >= max(len(op.dims), len(other.dims)) - 1
 
 
 def _earliest(op: Op, before: list[Op]) -> int:

@@ -99,13 +99,19 @@ def attention(
     cut = lowerings[aten.slice]
     most = 2 if _fit_together(*(keys for *_, keys in blocks[-2:]), dtype=query.get_dtype()) else 1
     ahead: list[_Rows] = []
+    raised: list[Callable[[], Box]] = []
     parts = []
     for first, rows, keys in reversed(blocks):  # the others find the keys of the last in LX
         some = cut(query, -2, first, first + rows), cut(key, -2, 0, keys), cut(value, -2, 0, keys)
         ahead.append(_Rows(*some, None, first, scale))
         if len(ahead) == most:  # PT makes the next scores while SFU is busy with these
-            parts.append(ahead.pop(0).weighted())
-    parts += [rest.weighted() for rest in ahead]
+            raised.append(ahead.pop(0).raised())
+        if len(raised) == most:
+            parts.append(raised.pop(0)())
+    for rest in ahead:
+        raised.append(rest.raised())
+        parts.append(raised.pop(0)())
+    parts += [rest() for rest in raised]
     return ir.TensorBox(ir.ConcatKernel.create(parts[::-1], len(query.get_size()) - 2))
 
 
@@ -123,14 +129,14 @@ def _causal_blocks(rows: Any, keys: Any) -> tuple[tuple[int, int, int], ...]:
 
 
 def _fit_together(*keys: int, dtype: torch.dtype) -> bool:
-    """Whether the scores of blocks that see so many keys fit LX for as many rows as fill PT.
+    """Whether the scores of blocks that see so many keys fit LX for half the rows that fill PT.
 
     The probabilities of one of them lie beside them. Scores made ahead that do not fit would wait
-    in device memory.
+    in device memory. PT has time to spare: SFU takes more than twice as long.
     """
     card = SPYRE_CARD_V1
     row = F32.itemsize * sum(keys) + dtype.itemsize * max(keys)
-    return card.pt_fill_rows * row <= card.lx_usable
+    return card.pt_fill_rows // 2 * row <= card.lx_usable
 
 
 class _Rows:
@@ -174,6 +180,10 @@ class _Rows:
 
     def weighted(self) -> Box:
         """Probabilities times values."""
+        return self.raised()()
+
+    def raised(self) -> Callable[[], Box]:
+        """The product of exponentials and values; what is called divides by their sums."""
 
         def bounded(index: Index) -> Any:
             # A finite maximum for a row of -inf, so that its exponentials are 0 and not NaN.
@@ -207,11 +217,14 @@ class _Rows:
             below = ops.maximum(below, ops.constant(1.0, F32)) if self.may_be_empty else below
             return ops.to_dtype(ops.truediv(sums(index), below), self.dtype, src_dtype=F32)
 
-        result = ir.Pointwise.create(
-            device=self.device, dtype=self.dtype, inner_fn=normal, ranges=self.result
-        )
-        result.realize()  # here, so that it is stored before the next rows
-        return result
+        def divided() -> Box:
+            result = ir.Pointwise.create(
+                device=self.device, dtype=self.dtype, inner_fn=normal, ranges=self.result
+            )
+            result.realize()  # here, so that it is stored before the next rows
+            return result
+
+        return divided
 
 
 def _masked(
