@@ -13,7 +13,8 @@ from openspyre.compiler.bounds import highest
 from openspyre.compiler.packing import Span, best_fit, packed
 from openspyre.compiler.resident import LxTensor, lx_tensor
 from openspyre.compiler.ring_moves import Move, by_ring_is_sooner
-from openspyre.compiler.tiles import Content, StepTiles, Tile, step_tiles
+from openspyre.compiler.tiles import Content, StepTiles, Tile, free_to_write, step_tiles
+from openspyre.compiler.unit_order import units_begin
 from openspyre.errors import BrokenInvariant
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import (
@@ -30,7 +31,10 @@ from openspyre.ir.kernel import (
 from openspyre.spec import CardSpec
 
 _ALWAYS = 1 << 30  # ops: more than a step has
-_SLACKS = range(16, -1, -1)  # ops; the first for which the tiles fit
+_OPS = range(16, -1, -1)
+# What tiles of a step keep free, the first for which they fit: ops before loads and after stores,
+# and whether PT and SFU write beside each other's reads.
+_SLACKS = (*((ops, True) for ops in _OPS), *((ops, False) for ops in _OPS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,17 +355,22 @@ class _Packer:
         near = {n: kept[n] for n in live if number not in away[n]}
         division = division_of(self.kernel, step.name)
         plan = step_tiles(self.kernel, step, division, self.card, near, taken=taken)
-        return None if self.offsets(number, plan, spans, 0) is None else plan
+        return None if self.offsets(number, plan, spans, (0, False)) is None else plan
 
     def offsets(
-        self, number: int, plan: StepTiles, spans: Mapping[str, Span], slack: int | None
+        self,
+        number: int,
+        plan: StepTiles,
+        spans: Mapping[str, Span],
+        slack: tuple[int, bool] | None,
     ) -> list[int] | None:
         """Offsets of the tiles beside what is kept, or None if they do not fit.
 
         Args:
             slack: ops for which bytes stay untouched before an operand is live, for its load to
-                run ahead, and after a result is, for its store to fall behind. Without, no two
-                tiles share bytes.
+                run ahead, and after a result is, for its store to fall behind; and whether what
+                PT or SFU writes shares no bytes with what the other still works on. Without, no
+                two tiles share bytes.
         """
         step = self.kernel.steps[number]
         always = [
@@ -369,7 +378,9 @@ class _Packer:
             for s in spans.values()
             if s.first <= number <= s.last
         ]
-        items = [(t.bytes * t.slots, *_kept_free(t, slack)) for t in plan.tiles]
+        begins = units_begin(step_ops(self.kernel, step)) if slack and slack[1] else ()
+        tiles = free_to_write(plan.tiles, begins) if begins else plan.tiles
+        items = [(t.bytes * t.slots, *_kept_free(t, slack and slack[0])) for t in tiles]
         offsets, end = packed(items, self.card.lx_granule, always)
         return offsets if end <= self.card.lx_usable else None
 

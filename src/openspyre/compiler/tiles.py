@@ -15,6 +15,7 @@ from openspyre.compiler.contraction import Contraction, contraction
 from openspyre.compiler.joined import Box, Elements, box_of, elements_of, pitches_in
 from openspyre.compiler.packing import packed
 from openspyre.compiler.resident import LxTensor, kept_whole, lx_tensor
+from openspyre.compiler.unit_order import units_begin
 from openspyre.errors import BrokenInvariant
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import (
@@ -143,17 +144,24 @@ def step_tiles(
     """The tiles of a step when the tensors of `kept` lie in LX across steps.
 
     Loads stand as far out as their index allows and are double buffered, as far as LX is large
-    enough; the plan with the least LX is the last resort, whether it fits or not.
+    enough for that and for PT and SFU to write beside each other's reads; the plan with the least
+    LX is the last resort, whether it fits or not.
 
     Args:
         taken: bytes of LX that are not free for tiles.
     """
     room = card.lx_usable - taken
+    begins = units_begin(step_ops(kernel, step))
     for whole in (card, None):
+        tight: StepTiles | None = None
         for buffering in Buffering:
             plan = _Builder(kernel, step, division, kept, buffering, whole).plan()
-            if plan.peak <= room:
+            if plan.peak <= room and _peak(free_to_write(plan.tiles, begins)) <= room:
                 return plan
+            if plan.peak <= room and tight is None:
+                tight = plan
+        if tight is not None:
+            return tight
     looked = {n for (_, _, read), n in plan.operands.items() if isinstance(read, Lookup)}
     outer = [n for n, t in enumerate(plan.tiles) if t.depth < plan.axes.outer and n not in looked]
     for number in sorted(outer, key=lambda n: -plan.tiles[n].bytes):
@@ -161,6 +169,18 @@ def step_tiles(
         if plan.peak <= room:
             break
     return plan
+
+
+def free_to_write(tiles: Sequence[Tile], begins: Sequence[int]) -> list[Tile]:
+    """Tiles that share no bytes with what PT or SFU writes while the other still uses them.
+
+    Args:
+        begins: see `unit_order.units_begin`.
+    """
+    return [
+        t if t.content is Content.OPERAND else replace(t, first=min(t.first, begins[t.first]))
+        for t in tiles
+    ]
 
 
 def _pulled_in(plan: StepTiles, number: int, kernel: Kernel, step: Step) -> StepTiles:

@@ -29,6 +29,7 @@ from openspyre.spec import CardSpec
 
 _RESULT_SHARE = 4  # a result larger than this part of LX is made in tiles of two axes
 _PANEL_SHARE = 8  # a panel of a right operand takes at most this part of LX
+_SMALL_PANEL_SHARE = 48  # where larger ones leave too little to others
 _STICK = 64  # points: tiles of a lane dim are whole sticks of every dtype
 _STEPS = 6  # halvings of an axis that is tiled with another
 
@@ -44,11 +45,12 @@ def soonest(
     return sorted(found, key=lambda x: x[0])
 
 
-def panels(work: Work, tiles: Sequence[int], card: CardSpec) -> Inner:
+def panels(work: Work, tiles: Sequence[int], card: CardSpec, share: int = _PANEL_SHARE) -> Inner:
     """Loops of matmuls whose right operand is large, so that loading overlaps with use.
 
     They cut the columns, or k where that reads device memory in longer runs; sums over k then
-    wait in LX. `tiles` are the points of every axis in one trip.
+    wait in LX. `tiles` are the points of every axis in one trip; a panel takes at most one
+    `share`th of LX.
     """
     found = {}
     for phase in work.phases:
@@ -57,7 +59,7 @@ def panels(work: Work, tiles: Sequence[int], card: CardSpec) -> Inner:
             continue
         sizes = _sizes(phase, tiles)
         dims = [parts.n[-1], *sorted(parts.k, key=lambda d: -sizes[d])[:1]]
-        cut = [(d, t) for d in dims if (t := _panel(phase.op, sizes, d, card)) < sizes[d]]
+        cut = [(d, t) for d in dims if (t := _panel(phase.op, sizes, d, card, share)) < sizes[d]]
         if cut and cut[0][0] == parts.n[-1]:
             best = min(cut, key=lambda c: _panels_cycles(phase.op, sizes, *c))
             found[phase.op.name] = (best,)
@@ -69,11 +71,11 @@ def _sizes(phase: Phase, tiles: Sequence[int]) -> list[int]:
     return [tiles[a] if a >= 0 else n for a, n in zip(phase.axes, phase.op.sizes, strict=True)]
 
 
-def _panel(op: OpWork, sizes: Sequence[int], dim: int, card: CardSpec) -> int:
+def _panel(op: OpWork, sizes: Sequence[int], dim: int, card: CardSpec, share: int) -> int:
     """Points of a dim of the right operand that one panel takes, in whole sticks."""
     right = next(f for f in op.flows if f.role == "b")
     each = right.element * prod(sizes[d] for d in right.dims if d != dim)
-    return max(_STICK, card.lx_usable // _PANEL_SHARE // max(each, 1) // _STICK * _STICK)
+    return max(_STICK, card.lx_usable // share // max(each, 1) // _STICK * _STICK)
 
 
 def _panels_cycles(op: OpWork, sizes: Sequence[int], dim: int, tile: int) -> float:
@@ -94,6 +96,10 @@ def _tilings(work: Work, split: Split, card: CardSpec) -> Iterator[tuple[Tiling,
             continue
         for inner in _streams(work, panels(work, tiles, card)):
             if _least_lx(work, tiles, loops, inner, card) <= card.lx_usable:
+                yield loops, inner
+        if 2 * prod(tiles) * work.point_bytes > card.lx_usable:
+            inner = panels(work, tiles, card, _SMALL_PANEL_SHARE)
+            if inner and _least_lx(work, tiles, loops, inner, card) <= card.lx_usable:
                 yield loops, inner
 
 

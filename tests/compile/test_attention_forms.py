@@ -1,0 +1,81 @@
+"""Attention as models write it: windows, soft caps, pages, one token, sizes that change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.compile.comparing import compare, tensor
+
+HALF = torch.float16
+attend = F.scaled_dot_product_attention
+
+
+def window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Every row sees the 40 keys up to its own."""
+    row, key = (
+        torch.arange(q.shape[-2], device=q.device)[:, None],
+        torch.arange(k.shape[-2], device=q.device),
+    )
+    return attend(q, k, v, (key <= row) & (key > row - 40))
+
+
+def capped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    scores = (q @ k.transpose(-1, -2)).float() / math.sqrt(q.shape[-1])
+    row = torch.arange(q.shape[-2], device=q.device)[:, None]
+    hidden = torch.arange(k.shape[-2], device=q.device) > row
+    scores = (20 * torch.tanh(scores / 20)).masked_fill(hidden, -math.inf)
+    return torch.softmax(scores, -1).to(q.dtype) @ v
+
+
+def paged(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, table: torch.Tensor
+) -> torch.Tensor:
+    """Keys and values in pages of 16, which a table names."""
+    k, v = (x[table].flatten(0, 1).transpose(0, 1) for x in (keys, values))
+    return attend(q, k, v)
+
+
+def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return attend(q, k, v, is_causal=True, enable_gqa=True)
+
+
+def operands(heads: int, rows: int, keys: int, shared: int = 0) -> tuple[torch.Tensor, ...]:
+    sizes = ((heads, rows, 32), (shared or heads, keys, 32), (shared or heads, keys, 32))
+    return tuple(tensor(1, *s, dtype=HALF, seed=n) for n, s in enumerate(sizes))
+
+
+PAGES = tuple(tensor(9, 16, 2, 32, dtype=HALF, seed=n) for n in (1, 2))
+FORMS: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]] = {
+    "sliding window": (window, operands(2, 130, 130)),
+    "soft cap": (capped, operands(2, 70, 70)),
+    "pages": (paged, (tensor(2, 1, 32, dtype=HALF), *PAGES, torch.tensor([3, 0, 8, 5]))),
+    "one token, long context": (attend, operands(4, 1, 2049)),
+    "grouped heads in blocks": (causal, operands(6, 390, 390, shared=2)),
+    "more blocks than are ahead": (causal, operands(1, 1031, 1031)),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_values(name: str) -> None:
+    function, given = FORMS[name]
+    compare(function, *given, wide=True, launches=1)
+
+
+def test_a_nan_stays_in_the_rows_that_see_it() -> None:
+    q, k, v = operands(1, 300, 300)
+    k[0, 0, 200] = math.nan
+    compare(causal, q, k, v, wide=True)
+
+
+def test_blocks_and_sizes_that_change() -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(causal, dynamic=True)
+    for rows in (1, 70, 300):
+        given = operands(2, rows, rows)
+        got = compiled(*(x.to("spyre") for x in given)).cpu()
+        torch.testing.assert_close(got, causal(*given), rtol=4e-3, atol=4e-3)
