@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 import torch
 import torch.nn.functional as F
 from measurement import Measurement, options, report
+from relayouts import measured as relayouts_measured
+from split_scores import clock
 from torch import Tensor, nn
 
 import openspyre
@@ -242,6 +244,8 @@ def main() -> None:
     openspyre.require()
     found = [*measured(c for c in cases() if chosen.only in c.name)]
     found += models_measured(c for c in model_cases() if chosen.only in c.name)
+    with clock() as timer:
+        found += relayouts_measured(chosen.only, timer)
     report(found, chosen)
 
 

@@ -29,12 +29,13 @@ Split = tuple[int, ...]
 
 
 def per_operation(
-    *, lx: bool = True, forced: Mapping[int, Split] | None = None
+    *, lx: bool = True, ring: bool = False, forced: Mapping[int, Split] | None = None
 ) -> tuple[Stage, ...]:
     """The stages of such a compiler.
 
     Args:
         lx: whether local tensors may stay in LX between operations.
+        ring: whether an operation may fetch what other cores hold, which none of these does.
         forced: the splits of some steps, by number.
     """
     told = forced or {}
@@ -42,7 +43,7 @@ def per_operation(
         "form_steps": _alone,
         "divide": lambda kernel, card: _divided(kernel, card, told),
         "place": lambda kernel, card: place(
-            kernel, card, never=() if lx else kernel.tensors, ring=False
+            kernel, card, never=() if lx else kernel.tensors, ring=ring
         ),
     }
     return tuple((name, passes.get(name, run), check) for name, run, check in STAGES)

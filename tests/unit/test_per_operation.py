@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 from per_operation import per_operation
+from relayouts import Relayout, relayouts
 
 from openspyre.compiler.emit import emit
 from openspyre.compiler.pipeline import plan_kernel
 from openspyre.ir.kernel import Kernel, Space
 from openspyre.ir.reference import evaluate
 from openspyre.ir.text import parse_kernel
+from openspyre.ir.text_program import print_program
 from openspyre.runtime.check import proved
 from openspyre.spec import SPYRE_CARD_V1
 from tests.card_runner import run_program
@@ -85,3 +87,18 @@ def test_tensors_stay_in_lx_where_splits_agree() -> None:
     assert planned(CHAIN).residency["t"].space is Space.LX
     assert planned(CHAIN, lx=False).residency["t"].space is Space.DEVICE
     assert planned(SOFTMAX).residency["m"].space is Space.DEVICE  # 32 cores by rows, 10 x 3 by both
+
+
+@pytest.mark.parametrize("case", list(relayouts()), ids=lambda case: case.name)
+def test_relayouts_move_on_the_ring(case: Relayout) -> None:
+    program = case.program()
+    assert program.pool_bytes == 0
+    assert "ring" in print_program(program)
+    assert case.program(ring=False).pool_bytes >= case.bytes
+
+
+def test_a_relayout_keeps_its_values() -> None:
+    case = Relayout("small", (8, 64, 128), (8, 1, 1), (4, 2, 1), 2, 4096)
+    inputs = inputs_of(case.kernel())
+    got, _ = run_program(case.program(), case.kernel(), inputs)
+    assert not differing(got, evaluate(case.kernel(), inputs), case.kernel())
