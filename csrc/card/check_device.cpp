@@ -246,12 +246,33 @@ class DeviceCheck {
 
   // Every split axis tells the bytes of cores apart.
   bool each_core_its_own(const Move& move) const {
-    if (!move.all.exact || !move.all.box.injective()) return false;
+    if (!move.all.exact || !without_named(move).injective()) return false;
     return std::all_of(splits_.begin(), splits_.end(), [&](const Split& split) {
       const auto& axes = move.copy->axes;
       if (std::find(axes.begin(), axes.end(), split.axis) == axes.end()) return false;
-      return !split.over_many || steps_along(move.copy->device(), split.axis);
+      return !split.over_many || steps_along(move.copy->device(), split.axis) ||
+             names(move, split.axis);
     });
+  }
+
+  // Whether points of an axis are told apart by an index that they read.
+  bool names(const Move& move, int axis) const {
+    const auto& indirect = move.copy->indirect;
+    return std::any_of(indirect.begin(), indirect.end(), [&](const Indirect& index) {
+      return index.distinct && index.coefficient.of(slots_) != 0 && has_term(index.place, axis);
+    });
+  }
+
+  // What a copy moves, where an index stands for the axes that it tells apart.
+  Box without_named(const Move& move) const {
+    Box box = move.all.box;  // its dims: bounds, then the copy's axes, then the indices
+    const auto& axes = move.copy->axes;
+    const size_t first = box.dims.size() - move.copy->indirect.size() - axes.size();
+    for (size_t n = axes.size(); n-- > 0;) {
+      const auto at = box.dims.begin() + static_cast<std::ptrdiff_t>(first + n);
+      if (at->stride == 0 && names(move, axes[n])) box.dims.erase(at);
+    }
+    return box;
   }
 
   bool steps_along(const Place& place, int axis) const {

@@ -66,6 +66,7 @@ struct Indirect {
   Place place;  // in LX, of an integer dtype
   Value coefficient, size;
   bool wrap, clamp;
+  bool distinct;  // the axes of `place` read different indices, on all cores
 };
 
 struct Bound {

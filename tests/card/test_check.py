@@ -328,12 +328,14 @@ def test_in_place_is_ordered_by_tokens() -> None:
     assert "on cores" in found
 
 
-def indexed(size: int, *, store: bool, add: bool = False, parts: int = 1) -> Program:
+def indexed(
+    size: int, *, store: bool, add: bool = False, parts: int = 1, distinct: bool = False
+) -> Program:
     """Rows of 4 numbers gathered from, or scattered to, rows of argument 1 named by argument 0."""
     tile, index = local(1, ((0, 16), (1, 4)), F32), local(0, ((0, 8),), I64)
     table = device(1, ((1, 4),), F32)
     rows = device(2, ((0, 16), (1, 4)), F32)
-    where = (Indirect(index, 16, size, wrap=False, clamp=False),)
+    where = (Indirect(index, 16, size, wrap=False, clamp=False, distinct=distinct),)
     body = (
         Copy((0,), device(0, ((0, 8),), I64), index),
         Copy((0, 1), rows, tile) if store else Copy((0, 1), table, tile, where),
@@ -358,6 +360,23 @@ def test_scattered_stores_of_several_cores() -> None:
     assert problem(indexed(7, store=True, add=True, parts=5), spans) == ""
     found = problem(indexed(7, store=True, parts=5), spans)
     assert "STORE instruction 2 touch byte 0 of argument 1 on cores" in found
+
+
+def test_indices_that_are_distinct_tell_cores_apart() -> None:
+    spans = [(0, 80), (0, 7 * 16), (0, 160)]
+    for parts in (2, 5):
+        assert problem(indexed(7, store=True, parts=parts, distinct=True), spans) == ""
+    # the columns of a row overlap those of the next
+    apart = indexed(7, store=True, parts=5, distinct=True)
+    (section,) = apart.sections
+    load, rows, store = section.body
+    (where,) = store.indirect
+    narrow = replace(store, indirect=(replace(where, coefficient=8),))
+    found = problem(replace(apart, sections=(replace(section, body=(load, rows, narrow)),)), spans)
+    assert "STORE instruction 2 touch byte" in found
+    # cores that share rows read the same indices
+    shared = Section("rows", (Axis("i", 10), Axis("j", 4), Axis("again", 5, 5)), section.body)
+    assert "on cores" in problem(replace(apart, sections=(shared,)), spans)
 
 
 def bounded(bounds: tuple[Bound, ...], base: int) -> Program:

@@ -391,6 +391,27 @@ def test_scatters() -> None:
     compare(lambda x, i, s: torch.scatter_add(x, 1, i % 5, s[:, :, 1]), x, index, source)
 
 
+def test_rows_of_a_cache() -> None:
+    """Counted rows, which cores share, and given ones, which may repeat: the last one wins."""
+    cache, rows = tensor(1, 3, 40, 70), tensor(1, 3, 33, 70, seed=5)
+    start = torch.tensor(7)
+
+    def counted(c: torch.Tensor, r: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        return c.index_copy(2, torch.arange(33, device=r.device) + s, r + 1)
+
+    def given(c: torch.Tensor, r: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        c = c.clone()
+        c[:, :, at] = r
+        return c
+
+    compare(counted, cache, rows, start)
+    compare(given, cache, rows, torch.arange(33) % 5 - 3)
+    compare(given, cache, rows[:, :, :1], torch.arange(33) % 5 - 3)
+    each = (torch.arange(33 * 70).reshape(1, 1, 33, 70) * 7 % 40).expand(1, 3, 33, 70).contiguous()
+    compare(lambda c, r, i: torch.scatter(c, 2, i, r), cache, rows, each)
+    compare(lambda c, r, i: torch.scatter_add(c, 2, i, r), cache, rows, each)
+
+
 def test_scans() -> None:
     compare(lambda x: (x.cumsum(1), x.cumsum(0)), tensor(3, 40))
     compare(lambda x: x.cumsum(-1), tensor(2, 5, dtype=torch.int64))

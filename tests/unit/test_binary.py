@@ -65,7 +65,7 @@ axes = tuples(numbers)
 origins = st.integers(-1, 9)
 copies = st.builds(
     Copy, axes, places, places,
-    tuples(st.builds(Indirect, places, values, values, st.booleans(), st.booleans()), 2),
+    tuples(st.builds(Indirect, places, values, values, *[st.booleans()] * 3), 2),
     tuples(st.builds(Bound, tuples(terms), values, values), 2), st.booleans(), origins,
 )  # fmt: skip
 pts = st.builds(Pt, axes, axes, axes, axes, places, places, places, origins)

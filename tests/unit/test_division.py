@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openspyre.compiler.cost import Work, splits
+from openspyre.compiler.emit import emit
 from openspyre.compiler.pipeline import plan_kernel
-from openspyre.ir.kernel import Division, Kernel, Part
+from openspyre.ir.kernel import Division, Kernel, Part, Space
+from openspyre.ir.program import Copy, Node, TileLoop
 from openspyre.ir.text import parse_kernel
 from openspyre.spec import SPYRE_CARD_V1
 
@@ -67,6 +71,78 @@ op put scatter i0:1000 i1:512
     assert [p.axis for p in division.parts] == ["i1"]
     # 32 would each add to half a stick of a row; 5 draw as much from device memory as 16
     assert division.cores >= 5
+
+
+CACHE = """
+kernel cache
+arguments x first y
+input x: f16[256, 1024]
+mutated first: i64[]
+mutated y: f16[8, {rows}, 128]
+local at: i64[256]
+op count map i0:256
+  at[i0] <- {index}
+op put scatter i0:8 i1:256 i2:2 i3:64
+  lookup k = at[i1] size {rows} wrap
+  y[i0, k, 64*i2 + i3] <- x[i1, 128*i0 + 64*i2 + i3]
+"""
+
+
+@pytest.mark.parametrize(
+    ("index", "rows", "split"),
+    [
+        ("idx[i0] + first[]", 256, True),
+        ("first[] - idx[2*i0]", 512, True),
+        ("first[] - idx[2*i0]", 510, False),  # -1 and 509 are the same row
+        ("idx[i0] + first[]", 255, False),
+        ("min(idx[i0], first[])", 256, False),
+        ("idx[0] + first[]", 256, False),
+    ],
+)
+def test_rows_that_the_kernel_counts_are_split(index: str, rows: int, *, split: bool) -> None:
+    kernel = planned(CACHE.format(index=index, rows=rows))
+    step = next(s for s in kernel.steps if "put" in s.ops)
+    assert ("i1" in step.binding["put"]) == split
+    assert kernel.divisions[step.name].cores == 32 or not split
+    stores = [n for s in emit(kernel, SPYRE_CARD_V1).sections for n in indirect_stores(s.body)]
+    assert [i.distinct for copy in stores for i in copy.indirect] == [split]
+
+
+def indirect_stores(body: tuple[Node, ...]) -> Iterator[Copy]:
+    for node in body:
+        match node:
+            case TileLoop(body=inner):
+                yield from indirect_stores(inner)
+            case Copy(indirect=found) if found and node.target.space is Space.DEVICE:
+                yield node
+
+
+def test_a_dim_that_is_stored_along_may_walk_the_indices() -> None:
+    kernel = planned("""
+kernel columns
+arguments x at y
+input x: f32[64, 512]
+input at: i64[64, 512]
+mutated y: f32[100, 512]
+op put scatter i0:64 i1:512
+  lookup k = at[i0, i1] size 100
+  y[k, i1] <- x[i0, i1]
+""")
+    assert [p.axis for p in only_division(kernel).parts] == ["i1"]
+
+
+def test_dims_that_meet_in_an_element_are_not_split() -> None:
+    kernel = planned("""
+kernel meeting
+arguments x at y
+input x: f32[16, 8, 512]
+input at: i64[512]
+mutated y: f32[100, 40]
+op put scatter i0:16 i1:8 i2:512
+  lookup k = at[i2] size 100
+  y[k, 2*i0 + i1] <- x[i0, i1, i2]
+""")
+    assert [step.axes for step in kernel.steps] == [()]
 
 
 def test_a_scanned_dim_is_not_split() -> None:

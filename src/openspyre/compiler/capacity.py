@@ -216,19 +216,25 @@ def _with_private_loops(kernel: Kernel, step: Step, division: Division, card: Ca
     candidate = step
     while tile > 1:
         tile = -(-tile // 2)
-        inner = {}
-        for op in ops:
-            loops = [
-                Loop(d.name, _aligned(tile))
-                for d in _private(op, step)
-                if highest(d.extent, kernel.limits) > _aligned(tile)
-            ]
-            if loops:
-                inner[op.name] = tuple(loops)
+        found = {op.name: _cut(kernel, op, step, _aligned(tile)) for op in ops}
+        inner = {name: loops for name, loops in found.items() if loops}
         candidate = replace(step, inner=inner)
         if lx_peak(kernel, candidate, division, card) <= card.lx_usable:
             return candidate
     return candidate
+
+
+def _cut(kernel: Kernel, op: Op, step: Step, tile: int) -> tuple[Loop, ...]:
+    """Loops that leave no more than `tile` points of any private dim, in the op's order.
+
+    Points that a scatter stores to one element keep it: the last one wins.
+    """
+    dims = [(d.name, highest(d.extent, kernel.limits)) for d in _private(op, step)]
+    if op.kind is not Kind.SCATTER:
+        return tuple(Loop(name, tile) for name, points in dims if points > tile)
+    last = max((n for n, (_, points) in enumerate(dims) if points > tile), default=-1)
+    outer = tuple(Loop(name, 1) for name, points in dims[: max(last, 0)] if points > 1)
+    return (*outer, *(Loop(name, tile) for name, _ in dims[last : last + 1] if last >= 0))
 
 
 def _private(op: Op, step: Step) -> list[Dim]:

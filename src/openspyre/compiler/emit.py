@@ -10,6 +10,7 @@ from openspyre.compiler.lanes import lanes_of
 from openspyre.compiler.residency import division_of, far_tensors, holders_of, kept_tensors
 from openspyre.compiler.resident import LxTensor
 from openspyre.compiler.slots import SlotTable
+from openspyre.compiler.stores import distinct_lookups
 from openspyre.compiler.tiles import (
     Content,
     Read,
@@ -198,8 +199,10 @@ class _StepEmitter:
             argument=self.slots.argument_numbers.get(tensor.name, -1),
         )
         by_name = {x.name: x for x in lookups}
+        distinct = distinct_lookups(op, self.kernel) if access is op.out else {}
         return place, tuple(
-            self.indirect(op, by_name[name], by * size, clamp) for name, by in at.lookups
+            self.indirect(op, by_name[name], by * size, clamp=clamp, distinct=name in distinct)
+            for name, by in at.lookups
         )
 
     def base(self, tensor: Tensor, offset: Expr) -> int | Slot:
@@ -210,11 +213,12 @@ class _StepEmitter:
             raise BrokenInvariant(f"{tensor.name} has no place in device memory")
         return self.slots.pool(tensor.name, row.offset, offset)
 
-    def indirect(self, op: Op, lookup: Lookup, by: Expr, clamp: bool) -> Indirect:
+    def indirect(
+        self, op: Op, lookup: Lookup, by: Expr, *, clamp: bool, distinct: bool
+    ) -> Indirect:
         place = self.source(op, "", lookup)
-        return Indirect(
-            place, self.slots.value(by), self.slots.value(lookup.size), lookup.wrap, clamp
-        )
+        coefficient, size = self.slots.value(by), self.slots.value(lookup.size)
+        return Indirect(place, coefficient, size, lookup.wrap, clamp, distinct)
 
     def absolute(self, op: Op, terms: Mapping[str, Expr], unit: int = 1) -> tuple[Term, ...]:
         """Terms over absolute coordinates. Dims of one op walk different axes."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from openspyre.compiler.bounds import highest, value_range
 from openspyre.compiler.rewrite import lookups_used, reads, sole_name
+from openspyre.compiler.stores import told_apart
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import Dim, Kernel, Kind, Load, Op, Role, walk
 
@@ -64,19 +65,16 @@ def uses(op: Op, kernel: Kernel) -> Uses:
         mutated = kernel.tensors[lookup.tensor].role is Role.MUTATED
         found.append((lookup.tensor, lookup.index, mutated))
     extents = {d.name: d.extent for d in (*op.dims, *op.rdims)}
-    return Uses(op, extents, _splittable(op), tuple(dict.fromkeys(found)))
+    return Uses(op, extents, _splittable(op, kernel), tuple(dict.fromkeys(found)))
 
 
-def _splittable(op: Op) -> tuple[str, ...]:
-    """Dims whose points write different elements; for a scatter, in any order."""
-    stored = frozenset[str]().union(*(e.names for e in op.out.index))
-    names = [d.name for d in op.dims if d.name in stored]
-    if op.kind is not Kind.SCATTER:
-        return tuple(names)
-    looked = frozenset[str]().union(*(e.names for k in op.lookups for e in k.index))
-    direct = {sole_name(e) for e in op.out.index}
-    mixed = [n for e in op.out.index if sole_name(e) is None for n in e.names]
-    return tuple(n for n in names if n in direct and n not in looked and n not in mixed)
+def _splittable(op: Op, kernel: Kernel) -> tuple[str, ...]:
+    """Dims whose points write different elements."""
+    if op.kind is Kind.SCATTER:
+        apart = told_apart(op, kernel)
+    else:
+        apart = frozenset[str]().union(*(e.names for e in op.out.index))
+    return tuple(d.name for d in op.dims if d.name in apart)
 
 
 class Grouping:

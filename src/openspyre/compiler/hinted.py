@@ -19,6 +19,7 @@ from openspyre.compiler.tiles import Buffering, lx_peak
 from openspyre.compiler.work import Works
 from openspyre.errors import InvalidHint
 from openspyre.ir.kernel import Dim, Division, Fixed, Hint, Kernel, Kind, Loop, Part, Space, Step
+from openspyre.ir.verify import in_order
 from openspyre.spec import CardSpec
 
 
@@ -190,6 +191,7 @@ def _tiled(
                 hint=f"at most {wholes[name]}",
             )
         found = _with_tile(found, name, hint.count, wholes[name])
+    _keeps_order(kernel, found, told)
     need = _need(kernel, found, division, card)
     if need > card.lx_usable:
         names = ", ".join(str(hint) for hint in told.values())
@@ -199,6 +201,19 @@ def _tiled(
             hint=_what_fits(kernel, found, division, told, wholes, card),
         )
     return found
+
+
+def _keeps_order(kernel: Kernel, step: Step, told: Mapping[str, Hint]) -> None:
+    by_name = {op.name: op for op in kernel.ops}
+    for name, loops in step.inner.items():
+        private = {d.name for d in by_name[name].dims} - step.binding[name].keys()
+        if by_name[name].kind is Kind.SCATTER and not in_order(by_name[name], loops, private):
+            names = ", ".join(str(hint) for hint in told.values())
+            raise InvalidHint(
+                f"the hint {names} would change what {kernel.name} stores",
+                why=f"points of {name} may store to one element, of which the last one wins",
+                hint="tiles of one point of every dim that stands before the last tiled one",
+            )
 
 
 def _wholes(kernel: Kernel, step: Step, work: Work) -> dict[str, int]:

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from openspyre.compiler.fold import as_expr, folded
 from openspyre.compiler.ranges import Facts
-from openspyre.compiler.rewrite import Fresh, facts_of, settled, substituted
+from openspyre.compiler.rewrite import Fresh, facts_of, local, settled, substituted, vars_of
 from openspyre.ir.index import Expr
-from openspyre.ir.kernel import Call, Dim, Kernel, Kind, Load, Op, walk
+from openspyre.ir.kernel import Access, Call, Dim, Kernel, Kind, Load, Op, Tensor, walk
 
 _COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 _MOST_PIECES = 16
@@ -21,11 +21,29 @@ _MOST_PIECES = 16
 
 def split_pieces(kernel: Kernel) -> Kernel:
     """Cuts ops with guarded loads along the bounds of their conditions where that frees loads."""
-    fresh = Fresh(kernel)
+    fresh, tensors = Fresh(kernel), dict(kernel.tensors)
     ops: list[Op] = []
     for op in kernel.ops:
-        ops += _pieces(op, kernel, fresh)
-    return replace(kernel, ops=tuple(ops))
+        if op.kind is Kind.SCATTER and not op.accumulate:
+            ops += _values_first(op, kernel, fresh, tensors)
+        else:
+            ops += _pieces(op, kernel, fresh)
+    return replace(kernel, tensors=tensors, ops=tuple(ops))
+
+
+def _values_first(op: Op, kernel: Kernel, fresh: Fresh, tensors: dict[str, Tensor]) -> list[Op]:
+    """A scatter's values, in pieces, then the store: whole rows, in the scatter's order."""
+    if not _guards(op):
+        return [op]
+    name = fresh.name(f"{op.name}_values")
+    values = local(name, kernel.tensors[op.out.tensor], op.dims)
+    made = replace(op, name=name, kind=Kind.MAP, out=Access(name, vars_of(op.dims)))
+    pieces = _pieces(made, replace(kernel, tensors={**kernel.tensors, name: values}), fresh)
+    if len(pieces) == 1:
+        return [op]
+    tensors[name] = values
+    body = Load(name, vars_of(op.dims), values.dtype.compute)
+    return [*pieces, settled(replace(op, body=body))]
 
 
 def _pieces(op: Op, kernel: Kernel, fresh: Fresh) -> list[Op]:

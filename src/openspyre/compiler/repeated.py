@@ -85,7 +85,7 @@ def _uses(position: int, op: Op) -> Iterator[_Use]:
 
     A load whose index is looked up does not count: what a lookup's name means, the op says.
     """
-    if op.kind not in (Kind.MAP, Kind.REDUCE):
+    if op.kind not in (Kind.MAP, Kind.REDUCE, Kind.SCATTER):
         return
     dims = {d.name: d for d in (*op.dims, *op.rdims)}
     looked_up = {k.name for k in op.lookups}

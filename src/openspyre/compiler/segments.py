@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from openspyre.compiler.rewrite import reads, rewritten
+from openspyre.compiler.stores import distinct_lookups
 from openspyre.ir.kernel import Kernel, Load, Op, Scalar, Step, Tensor
 
 REACH = 64
@@ -63,7 +64,7 @@ def _form(op: Op, kernel: Kernel) -> object:
     tensors = tuple(_tensor_form(kernel.tensors[t], kernel) for t in names)
     return (
         op.kind, op.dims, op.rdims, rewritten(op.body, node), op.out.index, op.reduce, lookups,
-        op.accumulate, tensors,
+        op.accumulate, tensors, tuple(distinct_lookups(op, kernel).items()),
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ after the header, CRC-32 of them (as bytes), 0. Then, in this order:
     Term        axis, Value coefficient, origin
     Place       space (0 device, 1 lx), dtype code, Value base, list of Term, buffer, argument
     Bound       list of Term, Value offset, Value size
-    Indirect    Place, Value coefficient, Value size, wrap, clamp
+    Indirect    Place, Value coefficient, Value size, wrap, clamp, distinct
     Node        0: Loop   axis, tile, list of Node
                 1: Copy   list axes, Place source, Place target, list of Indirect, list of Bound,
                           add, origin
@@ -74,7 +74,7 @@ from openspyre.ir.program import (
 )
 
 MAGIC = 0x4552595053  # "SPYRE"
-VERSION = 2
+VERSION = 3
 HEADER_WORDS = 5
 DTYPES: tuple[DType, ...] = tuple(DType)
 _CODE: Mapping[DType, int] = MappingProxyType({d: i for i, d in enumerate(DTYPES)})
@@ -227,7 +227,7 @@ class _Writer:
         self.place(indirect.place)
         self.value(indirect.coefficient)
         self.value(indirect.size)
-        self.words += (indirect.wrap, indirect.clamp)
+        self.words += (indirect.wrap, indirect.clamp, indirect.distinct)
 
     def holding(self, held: Holding) -> None:
         self.items(held.terms, self.term)
@@ -359,9 +359,8 @@ class _Reader:
         return Bound(self.items(self.term), self.value(), self.value())
 
     def indirect(self) -> Indirect:
-        return Indirect(
-            self.place(), self.value(), self.value(), bool(self.word()), bool(self.word())
-        )
+        place, coefficient, size = self.place(), self.value(), self.value()
+        return Indirect(place, coefficient, size, *(bool(self.word()) for _ in range(3)))
 
     def holding(self) -> Holding:
         return Holding(

@@ -136,6 +136,10 @@ class Indirect:
 
     An index outside [0, size) after `wrap` stops the card with "index out of range" (naming the
     instruction's source), unless `clamp`: the element is then 0 (loads) or not written (stores).
+
+    Attributes:
+        distinct: no two points of the axes that `place` walks, of all cores, read the same index:
+            so whoever made the program has proved, and cores may store by it side by side.
     """
 
     place: Place
@@ -143,6 +147,7 @@ class Indirect:
     size: Value
     wrap: bool
     clamp: bool
+    distinct: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,6 +147,7 @@ def _copy(copy: Copy) -> Iterator[str]:
     )
     for step in copy.indirect:
         flags = (" wrap" if step.wrap else "") + (" clamp" if step.clamp else "")
+        flags += " distinct" if step.distinct else ""
         yield (
             f"  indirect {_place(step.place)} coefficient {_value(step.coefficient)}"
             f" size {_value(step.size)}{flags}"

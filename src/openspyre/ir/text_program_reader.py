@@ -59,7 +59,9 @@ _SECTION = re.compile(rf"section {_TEXT}$")
 _AXIS = re.compile(rf"axis a(\d+) {_TEXT} extent {_VALUE} parts (\d+) stride (\d+) granule (\d+)$")
 _LOOP = re.compile(r"loop a(\d+) tile (\d+)$")
 _COPY = re.compile(rf"copy \[([^\]]*)\] from {_PLACE} to {_PLACE}( add)?{_ORIGIN}$")
-_INDIRECT = re.compile(rf"indirect {_PLACE} coefficient {_VALUE} size {_VALUE}( wrap)?( clamp)?$")
+_INDIRECT = re.compile(
+    rf"indirect {_PLACE} coefficient {_VALUE} size {_VALUE}( wrap)?( clamp)?( distinct)?$"
+)
 _BOUND = re.compile(rf"bound {_SUM} size {_VALUE}$")
 _PT = re.compile(rf"pt batch \[([^\]]*)\] m \[([^\]]*)\] n \[([^\]]*)\] k \[([^\]]*)\]{_ORIGIN}$")
 _OPERAND = re.compile(rf"([abc]) {_PLACE}$")
@@ -234,10 +236,9 @@ class _Reader:
         self.blocks[-1].nodes[-1] = node
 
     def read_indirect(self, line: str, indent: int) -> None:
-        *place, coefficient, size, wrap, clamp = _matched(_INDIRECT, line)
-        step = Indirect(
-            _place(place), _value(coefficient), _value(size), wrap is not None, clamp is not None
-        )
+        *place, coefficient, size, wrap, clamp, distinct = _matched(_INDIRECT, line)
+        flags = (flag is not None for flag in (wrap, clamp, distinct))
+        step = Indirect(_place(place), _value(coefficient), _value(size), *flags)
         match self.last(Copy):
             case Copy() as copy:
                 self.change(replace(copy, indirect=(*copy.indirect, step)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import (
@@ -12,6 +12,7 @@ from openspyre.ir.kernel import (
     Kernel,
     Kind,
     Load,
+    Loop,
     Op,
     Residency,
     Role,
@@ -133,9 +134,21 @@ def looped(kernel: Kernel, card: CardSpec) -> Iterator[str]:
             walked = [loop.axis for loop in loops]
             if len(set(walked)) != len(walked) or not set(walked) <= private:
                 yield f"{name} loops over {', '.join(walked)}"
+            if op.kind is Kind.SCATTER and not in_order(op, loops, private):
+                yield f"{name} loops over {', '.join(walked)}: its last store must win"
         every = [*step.loops, *(loop for loops in step.inner.values() for loop in loops)]
         if any(loop.tile < 1 for loop in every):
             yield f"step {step.name} has an empty tile"
+
+
+def in_order(op: Op, loops: Sequence[Loop], private: Collection[str]) -> bool:
+    """Whether loops over private dims leave points of a scatter that may meet in their order."""
+    apart = {d.name for d in op.dims if d.extent.constant == 1 or Expr.var(d.name) in op.out.index}
+    dims = [d.name for d in op.dims if d.name in private and d.name not in apart]
+    walked = [loop for loop in loops if loop.axis not in apart]
+    return [loop.axis for loop in walked] == dims[: len(walked)] and all(
+        loop.tile == 1 for loop in walked[:-1]
+    )
 
 
 def placed(kernel: Kernel, card: CardSpec) -> Iterator[str]:
