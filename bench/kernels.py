@@ -91,6 +91,7 @@ class ModelCase:
     Attributes:
         part: the part of the model whose time counts, "" for all of it.
         target: times bound S2.
+        fp8: whether linears have fp8 weights, and a scale for each of their rows.
     """
 
     name: str
@@ -99,6 +100,7 @@ class ModelCase:
     phase: Phase
     part: str
     target: float
+    fp8: bool = False
 
 
 GRANITE = {
@@ -116,6 +118,7 @@ def model_cases() -> Iterator[ModelCase]:
     for phase in (Phase("prefill", 1024, 1024), Phase("decode", 1, 1024)):
         name = f"granite-3.3-8b layer, {phase.name} 1024"
         yield ModelCase(name, "granite", GRANITE, phase, "layer", 1.2)
+        yield ModelCase(f"{name}, fp8 weights", "granite", GRANITE, phase, "layer", 1.2, fp8=True)
     yield ModelCase("minilm b1 s128", "bert", MINILM, Phase("encode", 128, 128), "", 1.3)
 
 
@@ -137,6 +140,26 @@ def _swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
 
 def _causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+class _Fp8Linear(nn.Module):
+    """A linear of fp8 weights, widened where they are used, with a scale for each row."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        weight = linear.weight
+        self.weight = nn.Parameter(weight.to(torch.float8_e4m3fn), requires_grad=False)
+        self.scale = nn.Parameter(weight[:, 0].detach().clone(), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight.to(x.dtype) * self.scale[:, None])
+
+
+def _with_fp8(model: nn.Module) -> None:
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.Linear):
+                setattr(module, name, _Fp8Linear(child))
 
 
 class _Called(nn.Module):
@@ -228,7 +251,8 @@ def models_measured(chosen: Iterable[ModelCase]) -> Iterator[Measurement]:
     for case in chosen:
         print(f"{case.name} ...", file=sys.stderr, flush=True)
         model = layered(configured(case.kind, case.config))
-        found = estimated(model, case.phase, SPYRE_CARD_V1, lambda _: None)
+        change = _with_fp8 if case.fp8 else None
+        found = estimated(model, case.phase, SPYRE_CARD_V1, lambda _: None, change=change)
         us, bound = found.us, found.bounds
         for part in found.parts:
             if part.name == case.part:

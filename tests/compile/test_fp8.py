@@ -258,3 +258,14 @@ def test_plain_products_of_fp8() -> None:
     a, b = tensor(9, 40).to(E4), tensor(40, 11, seed=1).to(E4)
     agree(lambda a, b: a @ b, a, b)
     agree(lambda a, b: a.half() @ b.half(), a, b)
+
+
+@pytest.mark.parametrize("narrow", [*FP8, torch.int8])
+@pytest.mark.parametrize("wide", FLOATS, ids=str)
+def test_narrow_weights_of_a_linear(narrow: torch.dtype, wide: torch.dtype) -> None:
+    """Widened, and scaled, where they are used."""
+    x, scale = tensor(7, 130).to(wide), tensor(70, seed=2).abs().to(wide)
+    weight = (tensor(70, 130, seed=1) * (20 if narrow is torch.int8 else 1)).to(narrow)
+    compare(lambda x, w, s: F.linear(x, w.to(x.dtype)) * s, x, weight, scale)
+    compare(lambda x, w, s: F.linear(x, w.to(x.dtype) * s[:, None]), x, weight, scale)
+    compare(lambda x, w, s: x @ (w.T.to(x.dtype) * s), x[:1], weight, scale)

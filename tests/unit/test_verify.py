@@ -92,12 +92,14 @@ def test_form(kernel: Kernel, changes: dict[str, object], found: str) -> None:
     assert found in problems(verify.canonical, with_op(kernel, "one", **changes))
 
 
-def test_contractions_multiply_two_loads_of_one_dtype(kernel: Kernel) -> None:
+def test_contractions_multiply_two_loads_that_pt_takes_together(kernel: Kernel) -> None:
     body = next(op for op in kernel.ops if op.name == "one").body
     assert "something else" in problems(verify.canonical, with_op(kernel, "dot", body=body))
-    wide = replace(kernel.tensors["w"], dtype=DType.F32)
-    mixed = replace(kernel, tensors={**kernel.tensors, "w": wide})
-    assert "contracts f16 and f32" in problems(verify.canonical, mixed)
+    for dtype, found in ((DType.BF16, "contracts bf16 and f16"), (DType.F8E4M3, "")):
+        other = replace(kernel.tensors["w"], dtype=dtype)
+        mixed = replace(kernel, tensors={**kernel.tensors, "w": other})
+        assert found in problems(verify.canonical, mixed)
+        assert bool(found) == ("contracts" in problems(verify.canonical, mixed))
 
 
 def test_layouts_name_every_dim_once(kernel: Kernel) -> None:

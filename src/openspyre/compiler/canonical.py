@@ -14,6 +14,7 @@ from math import inf
 from openspyre.compiler.computed import compute_indices
 from openspyre.compiler.contracts import normalize_contracts
 from openspyre.compiler.fold import fold_scalars
+from openspyre.compiler.narrow import read_narrow
 from openspyre.compiler.order import bring_together
 from openspyre.compiler.partials import narrow_rows, share_reductions
 from openspyre.compiler.pieces import split_pieces
@@ -119,6 +120,7 @@ CHANGES: tuple[Callable[[Kernel], Kernel], ...] = (
     settle_kinds,
     compute_indices,
     substitute_copies,
+    read_narrow,
     normalize_contracts,
     take_dims_apart,
     name_dims,

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from openspyre.compiler.addressing import unit_dims
 from openspyre.errors import BrokenInvariant
-from openspyre.ir.kernel import Call, Kernel, Load, Op
+from openspyre.ir.kernel import (
+    Call,
+    DType,
+    Kernel,
+    Load,
+    Op,
+    Scalar,
+    operand,
+    operand_dtype,
+    pt_dtypes,
+    walk,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +35,42 @@ class Contraction:
     m: tuple[str, ...]
     n: tuple[str, ...]
     k: tuple[str, ...]
+    values: Mapping[Load, Scalar]
+
+    def value(self, load: Load) -> Scalar:
+        """What PT takes, computed of a or b."""
+        return self.values[load]
+
+    def beside(self, load: Load) -> tuple[Load, ...]:
+        """What else an operand is computed of."""
+        found = (n for n in walk(self.value(load)) if isinstance(n, Load) and n != load)
+        return tuple(dict.fromkeys(found))
+
+    def computed(self, kernel: Kernel, load: Load) -> bool:
+        """Whether PT takes a or b otherwise than as it is loaded."""
+        taken = self.dtypes(kernel)[load == self.b]
+        own = kernel.tensors[load.tensor].dtype
+        return own is not taken or not isinstance(self.value(load), Load)
+
+    def dtypes(self, kernel: Kernel) -> tuple[DType, DType]:
+        """What PT takes a and b as; an operand that is narrower is widened in LX."""
+        a, b = (operand_dtype(self.values[load], kernel.tensors) for load in (self.a, self.b))
+        found = pt_dtypes(a, b)
+        if found is None:
+            raise BrokenInvariant(f"PT takes no {a.value} with {b.value}")
+        return found
 
 
 def contraction(kernel: Kernel, op: Op) -> Contraction:
     """The parts of a CONTRACT op."""
     match op.body:
-        case Call("mul", (Load() as left, Load() as right), _):
-            pass
+        case Call("mul", (one, other), _):
+            left, right = operand(one), operand(other)
         case _:
-            raise BrokenInvariant(f"{op.name} is no product of two loads")
+            left = right = None
+    if left is None or right is None:
+        raise BrokenInvariant(f"{op.name} is no product of two loads")
+    values = {left: one, right: other}
     out = unit_dims(kernel, kernel.tensors[op.out.tensor], op.out.index, op)
     dims = [d.name for d in op.dims]
     only_left = [d for d in dims if _uses(left, d) and not _uses(right, d)]
@@ -50,8 +89,18 @@ def contraction(kernel: Kernel, op: Op) -> Contraction:
         tuple(unused + m),
         tuple(sorted(n, key=lambda d: d in out)),
         tuple(sorted(k, key=lambda d: d in stick)),
+        values,
     )
 
 
 def _uses(load: Load, dim: str) -> bool:
     return any(dim in position.names for position in load.index)
+
+
+def lx_bytes(kernel: Kernel, op: Op, load: Load) -> int:
+    """Bytes that an element of an operand takes in LX: as it is loaded, and computed beside it."""
+    parts = contraction(kernel, op)
+    own = kernel.tensors[load.tensor].dtype
+    if load not in parts.values or not parts.computed(kernel, load):
+        return own.bytes
+    return own.bytes + parts.dtypes(kernel)[load == parts.b].bytes

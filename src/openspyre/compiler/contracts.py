@@ -1,14 +1,15 @@
 """CONTRACT in the one form that the PT takes, everything else as the op that it really is.
 
-Canonical: mul(Load a, Load b) of one float dtype (or each of fp8, of either kind), unguarded,
-without lookups; a dim of the result occurs in a (m), in b (n) or in both (batch); every reduced
-dim (k) occurs in both; there is at least one n and one k.
+Canonical: mul(Load a, Load b) of dtypes that PT takes together (`pt_dtypes`), or what is computed
+of them in LX (`narrow.in_lx`), unguarded, without lookups; a dim of the result occurs in a (m), in
+b (n) or in both (batch); every reduced dim (k) occurs in both; there is at least one n and one k.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from openspyre.compiler.narrow import in_lx
 from openspyre.compiler.rewrite import Fresh, settled, vars_of
 from openspyre.ir.kernel import (
     Access,
@@ -23,6 +24,8 @@ from openspyre.ir.kernel import (
     Role,
     Scalar,
     Tensor,
+    operand,
+    pt_dtypes,
     walk,
 )
 
@@ -41,8 +44,10 @@ def normalize_contracts(kernel: Kernel) -> Kernel:
 def operands(op: Op) -> tuple[Load, Load]:
     """The loads a and b of a canonical CONTRACT."""
     match op.body:
-        case Call(op="mul", args=(Load() as a, Load() as b)):
-            return a, b
+        case Call(op="mul", args=(one, other)):
+            a, b = operand(one), operand(other)
+            if a is not None and b is not None:
+                return a, b
     raise ValueError(f"{op.name} is not a canonical contraction")
 
 
@@ -79,10 +84,10 @@ def _normalized(op: Op, tensors: dict[str, Tensor], fresh: Fresh) -> list[Op]:
     dtypes = _dtypes(left, right, tensors)
     a = _operand(op, left, dtypes[0], tensors, fresh, made)
     b = _operand(op, right, dtypes[1], tensors, fresh, made)
-    if _wants_swap(op, a, b):
-        a, b = b, a
-    body = Call("mul", (a, b), DType.F32)
-    return [*made, replace(op, body=body, lookups=(), reduce="sum")]
+    found = replace(op, body=Call("mul", (a, b), DType.F32), lookups=(), reduce="sum")
+    if _wants_swap(op, *operands(found)):
+        found = replace(found, body=Call("mul", (b, a), DType.F32))
+    return [*made, found]
 
 
 def _as_reduction(op: Op) -> Op:
@@ -127,19 +132,36 @@ def _is_zero(value: Scalar) -> bool:
 
 
 def _dtypes(left: Scalar, right: Scalar, tensors: dict[str, Tensor]) -> tuple[DType, DType]:
-    """Those that PT takes the operands in: one for both, or either kind of fp8 for each."""
+    """Those in which the operands are read: of one dtype, or so that PT takes them together."""
     a, b = _stored_dtype(left, tensors), _stored_dtype(right, tensors)
+    own_a, own_b = _input_dtype(left, tensors), _input_dtype(right, tensors)
+    if own_b is not None and pt_dtypes(a, own_b) == (a, a):
+        return a, own_b
+    if own_a is not None and pt_dtypes(own_a, b) == (b, b):
+        return own_a, b
     if a is b or (a.is_fp8 and b.is_fp8):
         return a, b
     wider = b if a.is_fp8 else a if b.is_fp8 else DType.F32  # which holds fp8 exactly
     return wider, wider
 
 
+def _input_dtype(value: Scalar, tensors: dict[str, Tensor]) -> DType | None:
+    """That of an input of floats which is read as it is."""
+    match value:
+        case Load(tensor=tensor, guarded=False) if tensors[tensor].role is Role.INPUT:
+            return tensors[tensor].dtype
+    return None
+
+
 def _operand(
     op: Op, value: Scalar, dtype: DType, tensors: dict[str, Tensor], fresh: Fresh, made: list[Op]
-) -> Load:
-    """The operand as a plain load of `dtype`, from a tensor made for it where needed."""
+) -> Scalar:
+    """The operand as a plain load of `dtype`, from a tensor made for it where needed, or computed
+    in LX.
+    """
     lookups = {k.name for k in op.lookups}
+    if not lookups and value.dtype is dtype and in_lx(value, tensors):
+        return value
     match value:
         case Load(guarded=False) if (
             tensors[value.tensor].dtype is dtype
@@ -151,11 +173,11 @@ def _operand(
     dims = tuple(d for d in (*op.dims, *op.rdims) if d.name in names)
     name = fresh.name(f"{op.name}_operand")
     tensors[name] = Tensor(name, dtype, tuple(d.extent for d in dims), Role.LOCAL)
-    operand = Op(
+    made_of = Op(
         name=name, kind=Kind.MAP, dims=dims, body=value, lookups=op.lookups,
         out=Access(name, vars_of(dims)), source=op.source,
     )  # fmt: skip
-    made.append(settled(operand))
+    made.append(settled(made_of))
     return Load(name, vars_of(dims), DType.F32)
 
 

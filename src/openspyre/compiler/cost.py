@@ -273,7 +273,7 @@ def stands_before(
         sizes: points of the op's dims in one trip of the loops that change the operand.
         again: the loops within these: (axis, trips).
     """
-    each = flow.element * prod(sizes[d] for d in flow.dims)
+    each = flow.lx_bytes * prod(sizes[d] for d in flow.dims)
     return flow.shared and prod(n for _, n in again) > 1 and kept_whole(each, card)
 
 

@@ -156,11 +156,11 @@ class _StepEmitter:
     def reads(self, op: Op, depth: int) -> list[Node]:
         """The loads (and relayouts) of an op's operands at a depth."""
         nodes: list[Node] = []
-        for number, (reader, _, read) in self.first_reads.items():
+        for number, (reader, role, read) in self.first_reads.items():
             tile = self.plan.tiles[number]
             if reader is op and tile.depth == depth:
                 if tile.content is Content.RELAYOUT and isinstance(read, Load):
-                    nodes.append(self.relayout(op, read, tile))
+                    nodes.append(self.relayout(op, role, read, tile))
                 else:
                     nodes.append(self.load(op, read, tile))
         return nodes
@@ -300,10 +300,17 @@ class _StepEmitter:
             found.append(Bound(self.absolute(op, terms), offset, self.slots.value(extent)))
         return tuple(found)
 
-    def relayout(self, op: Op, read: Load, tile: Tile) -> Vec:
-        source = self.lx_place(op, read)
+    def relayout(self, op: Op, role: str, read: Load, tile: Tile) -> Vec:
+        """An operand of PT, computed of what lies in LX."""
         target = self.tile_place(self.plan.tiles.index(tile))
-        return self.move(op, tuple(d.axis for d in tile.dims), source, target)
+        value = contraction(self.kernel, op).value(read)
+        program = VectorProgram(
+            lambda x: self.operand(op, x, f"{role} loaded" if x == read else ""),
+            lambda x: self.index(op, x),
+        )
+        out = (VecOut(program.stored(value, target.dtype), target),)
+        axes, origin = tuple(d.axis for d in tile.dims), self.program.origins[op.name]
+        return Vec(axes, tuple(program.inputs), (), tuple(program.ops), out, origin)
 
     def move(self, op: Op, axes: tuple[int, ...], source: Place, target: Place) -> Vec:
         """From LX to LX, converting."""
@@ -383,10 +390,10 @@ class _StepEmitter:
         dims = sorted((d.name for d in op.dims + op.rdims), key=lambda d: d == lane)
         return tuple(self.axes.of[op.name, d] for d in dims)
 
-    def operand(self, op: Op, load: Load) -> Place | Slot:
+    def operand(self, op: Op, load: Load, role: str = "") -> Place | Slot:
         if self.kernel.tensors[load.tensor].role is Role.SCALAR:
             return self.slots.scalar(load.tensor)
-        return self.source(op, "", load)
+        return self.source(op, role, load)
 
     def index(self, op: Op, value: Expr) -> VecIndex:
         dims = [d.name for d in op.dims + op.rdims]

@@ -107,7 +107,7 @@ def _arithmetic(kernel: Kernel, op: Op, card: CardSpec) -> Work:
     if op.kind is Kind.CONTRACT:
         rows = prod(sizes[name] for name in contraction(kernel, op).m)
         fill = min(1.0, (rows / card.pt_fill_rows) ** card.pt_fill_exponent) if rows else 1.0
-        fp8 = kernel.tensors[contraction(kernel, op).a.tensor].dtype.is_fp8
+        fp8 = contraction(kernel, op).dtypes(kernel)[0].is_fp8
         flop = 2 * points / (max(1.0, card.pt_fp8_rate) if fp8 else 1)
         return Work(flop=flop, filled_flop=flop / fill)
     costly = sum(

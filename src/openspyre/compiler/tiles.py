@@ -11,7 +11,7 @@ from typing import Union
 
 from openspyre.compiler.addressing import address, lane_dim, pitches
 from openspyre.compiler.axes import StepAxes, step_axes, step_ops
-from openspyre.compiler.contraction import Contraction, contraction
+from openspyre.compiler.contraction import Contraction, contraction, lx_bytes
 from openspyre.compiler.joined import Box, Elements, box_of, elements_of, pitches_in
 from openspyre.compiler.packing import packed
 from openspyre.compiler.resident import LxTensor, kept_whole, lx_tensor
@@ -44,7 +44,7 @@ class Content(Enum):
     TENSOR = "tensor"  # a part of a tensor that the step writes and reads
     RESULT = "result"  # what an op computed, on its way to device memory
     PARTIAL = "partial"  # a wide accumulator of a result that is narrow or lies otherwise
-    RELAYOUT = "relayout"  # an operand of PT copied in LX so that its stick dim is right
+    RELAYOUT = "relayout"  # an operand of PT copied in LX: its stick dim turned, or computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,16 +300,31 @@ class _Builder:
         walked = [self.axes.of[op.name, d] for d in order]
         if role == "b" and not row:
             walked, row = [*walked, self.axes.unit], ("one",)
+        taken = parts.dtypes(self.kernel)[role == "b"]
+        computed = parts.computed(self.kernel, load)
+        for other in parts.beside(load):
+            self.add_read(position, op, other)
         if not self.in_lx(position, load):
-            self.add_operand(position, op, role, load, walked, len(row))
-        elif not self.fits_pt(role, load, parts):
+            loaded = f"{role} loaded" if computed else role
+            self.add_operand(position, op, loaded, load, walked, len(row))
+            if not computed:
+                return
+            depth = self.tiles[self.operands[op.name, loaded, load]].depth
+        elif computed or not self.fits_pt(role, load, parts):
             depth = self.axes.depth(op, walked)
             if load.tensor in self.written:
                 depth = max(depth, self.axes.outer)
-            number = self.add(
-                Content.RELAYOUT, load.tensor, walked, op, depth, position, row=len(row)
-            )
-            self.operands[op.name, role, load] = number
+        else:
+            return
+        depth = max([depth, *(self.tile_depth(op, x) for x in parts.beside(load))])
+        self.operands[op.name, role, load] = self.add(
+            Content.RELAYOUT, load.tensor, walked, op, depth, position, row=len(row), dtype=taken,
+            ahead=computed,
+        )  # fmt: skip
+
+    def tile_depth(self, op: Op, load: Load) -> int:
+        number = self.operands.get((op.name, "", load))
+        return 0 if number is None else self.tiles[number].depth
 
     def in_lx(self, position: int, read: Read) -> bool:
         if read.tensor in self.tensor_tiles:
@@ -362,6 +377,8 @@ class _Builder:
         tiles = {x.axis: x.tile for x in loops[:before]}
         parts = ((n, self.axes.axes[n].part) for n in walked)
         size = self.kernel.tensors[read.tensor].dtype.bytes
+        if op.kind is Kind.CONTRACT and isinstance(read, Load):
+            size = lx_bytes(self.kernel, op, read)
         size *= prod(min(part, tiles.get(n, part)) for n, part in parts)
         again = any(x.tile < self.axes.axes[x.axis].part for x in loops[before : self.axes.outer])
         return before if again and kept_whole(size, self.card) else depth
@@ -465,7 +482,7 @@ class _Builder:
         if parts is None:
             return None
         narrow = looped and dtype is not DType.F32
-        operands = self.kernel.tensors[parts.a.tensor].dtype
+        operands = parts.dtypes(self.kernel)[0]
         foreign = dtype.is_fp8 or dtype not in (DType.F32, operands)
         return DType.F32 if narrow or foreign or not self.stick_is_last(op, parts) else None
 
@@ -529,7 +546,9 @@ class _Builder:
         row: int = 0,
         dtype: DType | None = None,
         single: bool = False,
+        ahead: bool = False,
     ) -> int:
+        """A tile for an op; `ahead`: made by SFU while PT works on the one before."""
         dtype = dtype or self.kernel.tensors[tensor].dtype
         loops = {x.axis: x.tile for x in self.axes.loops[op.name][:depth]}
         parts = [self.axes.axes[n].part for n in walked]
@@ -543,7 +562,7 @@ class _Builder:
         slots = 2 if depth > (outer if inner_only else 0) else 1
         if single or self.buffering is Buffering.NONE:
             slots = 1
-        if content in (Content.PARTIAL, Content.RELAYOUT):
+        if content in (Content.PARTIAL, Content.RELAYOUT) and not ahead:
             alone = len(self.axes.loops[op.name]) == outer
             slots = 2 if self.hands_on(depth) and alone else 1
         whole = depth < outer or (slots == 2 and depth == outer)

@@ -74,7 +74,7 @@ def _sizes(phase: Phase, tiles: Sequence[int]) -> list[int]:
 def _panel(op: OpWork, sizes: Sequence[int], dim: int, card: CardSpec, share: int) -> int:
     """Points of a dim of the right operand that one panel takes, in whole sticks."""
     right = next(f for f in op.flows if f.role == "b")
-    each = right.element * prod(sizes[d] for d in right.dims if d != dim)
+    each = right.lx_bytes * prod(sizes[d] for d in right.dims if d != dim)
     return max(_STICK, card.lx_usable // share // max(each, 1) // _STICK * _STICK)
 
 
@@ -170,10 +170,11 @@ def _least_lx(work: Work, tiles: Sequence[int], loops: Tiling, inner: Inner, car
             depth = max((d for d, (a, _) in enumerate(loops, 1) if a in axes), default=0)
             own_too = any(d in flow.dims for d, _ in own) and not flow.store
             if own_too and stands_before(flow, whole, [(a, 2) for a, _ in loops[depth:]], card):
-                total += flow.element * prod(whole[d] for d in flow.dims) * (2 if depth else 1)
+                total += flow.lx_bytes * prod(whole[d] for d in flow.dims) * (2 if depth else 1)
                 continue
             again = axes & looped or any(d in flow.dims for d, _ in own)
             points = prod(sizes[d] for d in flow.dims)
-            total += flow.element * points * (2 if again and not flow.store else 1)
+            slots = 2 if again and not flow.store else 1
+            total += flow.lx_bytes * points * slots
         most = max(most, total)
     return most

@@ -7,7 +7,7 @@ clock counts what a Program really does.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from openspyre.compiler.addressing import address, lane_dim, unit_dims
@@ -16,7 +16,19 @@ from openspyre.compiler.contraction import Contraction, contraction
 from openspyre.compiler.lanes import Lanes, lanes_of
 from openspyre.compiler.rewrite import reads
 from openspyre.ir.index import Expr
-from openspyre.ir.kernel import Access, DType, Kernel, Kind, Load, Lookup, Op, Role, loads
+from openspyre.ir.kernel import (
+    Access,
+    Call,
+    DType,
+    Kernel,
+    Kind,
+    Load,
+    Lookup,
+    Op,
+    Role,
+    loads,
+    walk,
+)
 from openspyre.spec import CardSpec
 
 Counts = tuple[int, ...]  # points along every dim of an op
@@ -32,6 +44,7 @@ class Flow:
         pitches: bytes from one point to the next in device memory, for each of `dims`.
         shared: cores that need the same bytes can share one request.
         role: "a" or "b" for operands of PT.
+        widened: bytes of an element after it is widened in LX for PT, 0 if it is not.
     """
 
     tensor: str
@@ -41,6 +54,12 @@ class Flow:
     shared: bool
     store: bool
     role: str
+    widened: int = 0
+
+    @property
+    def lx_bytes(self) -> int:
+        """What an element takes in LX."""
+        return self.element + self.widened
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +147,7 @@ class OpWork:
         self.matmul: Matmul | None = None
         self.lanes: Lanes | None = None
         self.rate = 0.0
+        self.computed = 0  # ops per element of an operand of PT
         self.stick = 1
         self.flows: tuple[Flow, ...] = tuple(self._flows(kernel))
         self._known: dict[Counts, Cost] = {}
@@ -169,7 +189,7 @@ class OpWork:
             for lookup in op.lookups:
                 found.append(self._flow(kernel, lookup, list(self.names), lane, ""))
             for load in loads(op):
-                if kernel.tensors[load.tensor].role is not Role.SCALAR:
+                if self._is_loaded(kernel, load):
                     found.append(self._flow(kernel, load, list(self.names), lane, ""))
             order = [*(d.name for d in op.dims)]
             order.sort(key=lambda d: d == lane)
@@ -188,7 +208,7 @@ class OpWork:
             self.panel = self.places[parts.n[-1]]
             self.panel_runs = tensor.role is not Role.LOCAL and bool(runs & set(parts.n))
         self.rate = self.card.mac_per_core_cycle * self.card.pt_sustain
-        dtype = kernel.tensors[parts.a.tensor].dtype
+        dtype = parts.dtypes(kernel)[0]
         if dtype is DType.F32:
             self.rate *= self.card.pt_f32_rate
         elif dtype.is_fp8:
@@ -196,10 +216,22 @@ class OpWork:
         self.stick = self.card.elements_per_stick(min(dtype.bytes, 2))
         left = [*parts.batch, *parts.m, *parts.k]
         right = [*parts.batch, *parts.k, *parts.n]
-        return [
-            self._flow(kernel, parts.a, left, None, "a"),
-            self._flow(kernel, parts.b, right, None, "b"),
-        ]
+        flows = []
+        for load, order, role, taken in zip(
+            (parts.a, parts.b), (left, right), "ab", parts.dtypes(kernel), strict=True
+        ):
+            flow = self._flow(kernel, load, order, None, role)
+            if not parts.computed(kernel, load):
+                flows.append(flow)
+                continue
+            self.computed += sum(isinstance(n, Call) for n in walk(parts.value(load)))
+            flows.append(replace(flow, widened=taken.bytes))
+            beside = [x for x in parts.beside(load) if self._is_loaded(kernel, x)]
+            flows += [self._flow(kernel, x, list(self.names), None, "") for x in beside]
+        return flows
+
+    def _is_loaded(self, kernel: Kernel, load: Load) -> bool:
+        return kernel.tensors[load.tensor].role is not Role.SCALAR
 
     def _flow(
         self,
@@ -245,7 +277,9 @@ class OpWork:
         columns = prod(counts[d] for d in parts.batch)
         columns *= _padded([counts[d] for d in parts.n], self.stick)
         columns *= _padded([counts[d] for d in parts.k], self.stick)
-        return columns * streamed / self.rate
+        widened = sum(prod(counts[d] for d in f.dims) for f in self.flows if f.widened)
+        widened *= max(1, self.computed)
+        return max(columns * streamed / self.rate, widened / (card.sfu_lanes * card.corelets))
 
     def _moved(self, flow: Flow, counts: Counts) -> Moved:
         card = self.card

@@ -367,6 +367,50 @@ def walk(body: Scalar) -> Iterator[Scalar]:
     yield body
 
 
+_HOLDS = {  # exactly
+    DType.F8E4M3: (DType.F16, DType.BF16, DType.F32),
+    DType.F8E5M2: (DType.F16, DType.BF16, DType.F32),
+    DType.I8: (DType.F16, DType.BF16, DType.F32),
+    DType.U8: (DType.F16, DType.BF16, DType.F32),
+    DType.F16: (DType.F32,),
+    DType.BF16: (DType.F32,),
+}
+
+
+def pt_dtypes(a: DType, b: DType) -> tuple[DType, DType] | None:
+    """What PT takes operands of these dtypes as, or None: one float dtype for both, to which the
+    narrower one is widened in LX, or either kind of fp8 for each.
+    """
+    if (a is b and a.is_float) or (a.is_fp8 and b.is_fp8):
+        return a, b
+    for narrow, wide in ((a, b), (b, a)):
+        if wide in _HOLDS.get(narrow, ()):
+            return wide, wide
+    return None
+
+
+def operand(value: Scalar) -> Load | None:
+    """The load that an operand of a canonical contraction is, or of which it is computed in LX,
+    cast to what PT takes: of its loads the one that walks most.
+    """
+    match value:
+        case Load():
+            return value
+        case Call(op="cast", dtype=dtype) if dtype.is_float:
+            found = [node for node in walk(value) if isinstance(node, Load)]
+            return max(found, key=lambda x: len(_walked(x)), default=None)
+    return None
+
+
+def operand_dtype(value: Scalar, tensors: Mapping[str, Tensor]) -> DType:
+    """That of an operand: as it is loaded, or as it is computed."""
+    return tensors[value.tensor].dtype if isinstance(value, Load) else value.dtype
+
+
+def _walked(load: Load) -> frozenset[str]:
+    return frozenset[str]().union(*(e.names for e in load.index))
+
+
 def loads(op: Op) -> tuple[Load, ...]:
     """The distinct loads of an op's body, in order."""
     return tuple(dict.fromkeys(n for n in walk(op.body) if isinstance(n, Load)))

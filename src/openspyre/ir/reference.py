@@ -32,6 +32,7 @@ from openspyre.ir.kernel import (
     Role,
     Scalar,
     Tensor,
+    operand,
 )
 from openspyre.ir.ops import TABLE, Array
 
@@ -375,7 +376,7 @@ class _Nest:
         if not self.op.body.dtype.is_float:
             return self.reduction()
         match self.op.body:
-            case Call("mul", (Load() as left, Load() as right)):
+            case Call("mul", (left, right)) if operand(left) and operand(right):
                 return self.matmul(self.value(left), self.value(right))
         raise InvalidKernel(f"{self.op.name} is no product of two loads", why="it is a contract")
 

@@ -18,6 +18,10 @@ from openspyre.ir.kernel import (
     Role,
     Space,
     Step,
+    loads,
+    operand,
+    operand_dtype,
+    pt_dtypes,
     walk,
 )
 from openspyre.spec import CardSpec
@@ -198,14 +202,13 @@ def _unknown_names(op: Op, kernel: Kernel) -> Iterator[str]:
 
 
 def _contract(op: Op, kernel: Kernel) -> Iterator[str]:
-    match op.body:
-        case Call(op="mul", args=(Load(guarded=False) as a, Load(guarded=False) as b)):
-            kinds = {kernel.tensors[a.tensor].dtype, kernel.tensors[b.tensor].dtype}
-            together = len(kinds) == 1 or all(k.is_fp8 for k in kinds)
-            if not together or not next(iter(kinds)).is_float:
-                yield f"{op.name} contracts {' and '.join(sorted(k.value for k in kinds))}"
-        case _:
-            yield f"{op.name} is a contraction of something else than two loads"
+    args = op.body.args if isinstance(op.body, Call) and op.body.op == "mul" else ()
+    if len(args) != 2 or None in map(operand, args) or any(x.guarded for x in loads(op)):
+        yield f"{op.name} is a contraction of something else than two loads"
+    else:
+        a, b = (operand_dtype(value, kernel.tensors) for value in args)
+        if pt_dtypes(a, b) is None:
+            yield f"{op.name} contracts {' and '.join(sorted({a.value, b.value}))}"
     if op.lookups or not op.rdims:
         yield f"{op.name} is a contraction with lookups or without a reduced dim"
 

@@ -17,7 +17,7 @@ from openspyre.ir.kernel import Kernel
 from openspyre.runtime.check import proved
 from openspyre.runtime.sources import SectionShares, cycles_by_owner, shared_sections
 from openspyre.spec import CardSpec
-from openspyre.tools.forward import forward_traced
+from openspyre.tools.forward import Change, forward_traced
 from openspyre.tools.layered import Layered, kept_layers, stand_ins
 from openspyre.tools.progress import Step
 
@@ -105,12 +105,13 @@ class Estimated:
 
 def estimated(
     model: Layered, phase: Phase, card: CardSpec, step: Step, *, batch: int = 1,
-    dtype: str = "float16",
+    dtype: str = "float16", change: Change | None = None,
 ) -> Estimated:  # fmt: skip
     """The card time of a phase.
 
     Args:
         step: is told what begins.
+        change: what is done to the model first; what it makes of parameters is not in `memory`.
 
     Raises:
         SpyreError: the model does not trace, or the card cannot do something of it.
@@ -118,8 +119,9 @@ def estimated(
     kept = kept_layers(model.kinds)
     step(f"{phase.name}: tracing {len(kept)} of {len(model.kinds)} layers")
     forward = forward_traced(
-        model, kept, tokens=phase.tokens, context=phase.context, batch=batch, dtype=dtype
-    )
+        model, kept, tokens=phase.tokens, context=phase.context, batch=batch, dtype=dtype,
+        change=change,
+    )  # fmt: skip
     traced = forward.traced
     step(f"{phase.name}: compiling")
     compiled = [_compiled(kernel, card, model.name) for kernel in traced.kernels]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +29,18 @@ class Forward:
     cache_bytes: tuple[int, ...]
 
 
+Change = Callable[[nn.Module], None]
+
+
 def forward_traced(
-    model: Layered, kept: Sequence[int], *, tokens: int, context: int, batch: int, dtype: str
-) -> Forward:
+    model: Layered, kept: Sequence[int], *, tokens: int, context: int, batch: int, dtype: str,
+    change: Change | None = None,
+) -> Forward:  # fmt: skip
     """The kernels of one forward of a model that has the layers `kept` alone.
 
     A decoder computes the logits of the last position and keeps its keys and values in a static
-    cache with room for `context` tokens, of which the new ones are the last.
+    cache with room for `context` tokens, of which the new ones are the last. `change` is done to
+    the model first.
 
     Raises:
         SpyreError: the model does not trace.
@@ -46,6 +51,8 @@ def forward_traced(
     config = cut_config(model.config, kept)
     kind = getattr(torch, dtype)
     module = bare_model(config, kind)
+    if change is not None:
+        change(module)
     mode = fake_mode()
     faked(module, mode)
     caches: list[Any] = []
