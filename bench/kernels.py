@@ -62,6 +62,7 @@ def cases() -> Iterator[Case]:
     for m in (512, 64, 1):
         for k, n in LINEARS:
             yield Case(f"linear {m}x{k}x{n}", F.linear, ((m, k), (n, k)))
+        yield Case(f"plain linear {m}x4096x4096", torch.matmul, ((m, 4096), (4096, 4096)))
     for (b, n), us in BATCHED.items():
         shapes = ((b, 512, 4096), (4096, n))
         yield Case(f"matmul {b}x512x4096x{n}", torch.matmul, shapes, 1.25, published_us=us)

@@ -26,6 +26,7 @@ from openspyre.card.native import Report, SoftwareCard
 from openspyre.compiler.emit import emit
 from openspyre.compiler.pipeline import STAGES, Stage, plan_kernel
 from openspyre.ir.kernel import Kernel
+from openspyre.ir.text import parse_kernel
 from openspyre.runtime.check import proved
 from openspyre.spec import SPYRE_CARD_V1
 
@@ -45,8 +46,8 @@ class Pair:
         change: the published one, in %.
         published: what else is published.
         pt_use: whether the use of PT is told too.
-        inside: the matmul of which a program by hand has the batch inside, as the published layout
-            before has it: tensors that PyTorch sees cannot lie so.
+        lies: the kernel before, where it is another: its tensors lie as the published ones did.
+        inside: the same matmul by a program by hand, a batch at a time.
     """
 
     case: Case
@@ -54,6 +55,7 @@ class Pair:
     change: float
     published: str
     pt_use: bool = False
+    lies: Kernel | None = None
     inside: Split | None = None
 
 
@@ -62,14 +64,29 @@ def pairs() -> Iterator[Pair]:
     for b, n, slow, fast in MATMULS:
         case = Case(f"4.1 matmul {b}x512x4096x{n}", torch.matmul, ((b, 512, 4096), (4096, n)))
         gain = 100 * (fast / slow - 1)
-        text = f"{slow:,} to {fast:,} us, by layout; ours differ in split and tiles alone"
+        text = f"{slow:,} to {fast:,} us"
         inside = Split(b, 512, n, 4096, 1, 4, 8, 1)
-        yield Pair(case, per_operation(), gain, text, inside=inside)
+        lies = batch_inside(b, n)
+        yield Pair(case, per_operation(), gain, text, lies=lies, inside=inside)
     softmax = Case("4.2 softmax 512x1024 dim 0", lambda x: torch.softmax(x, 0), ((512, 1024),))
     yield Pair(softmax, per_operation(lx=False), -27.2, "32.51 to 23.67 us")
     weights = ((12800, 4096), (12800, 4096), (4096, 12800))
     mlp = Case("4.3 SwiGLU MLP 512x4096x12800", _swiglu, ((1, 512, 4096), *weights))
     yield Pair(mlp, per_operation(), -17.0, "PT use 66 to 79 %", pt_use=True)
+
+
+def batch_inside(b: int, n: int) -> Kernel:
+    """[b,512,4096] @ [4096,n], x and the result in the published layout [x, in, mb]: rows, then
+    sticks, then the batch, then the elements of a stick.
+    """
+    return parse_kernel(f"""kernel inside
+arguments x w y
+input x: f16[{b}, 512, 64, 64] strides [64, {4096 * b}, {64 * b}, 1]
+input w: f16[4096, {n}]
+output y: f16[{b}, 512, {n // 64}, 64] strides [64, {n * b}, {64 * b}, 1]
+op y contract i0:{b} i1:512 i2:{n // 64} i3:64 | r0:64 r1:64
+  y[i0, i1, i2, i3] <- sum: x[i0, i1, r0, r1] * w[64*r0 + r1, 64*i2 + i3]
+""")
 
 
 def _swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
@@ -88,12 +105,13 @@ def timed(kernels: tuple[Kernel, ...], clock: Clock, stages: Stages) -> list[Rep
 def rows(pair: Pair, clock: Clock) -> Iterator[Measurement]:
     """The change of a pair's time, and of its use of PT."""
     kernels = kernels_of(pair.case)
-    before, after = timed(kernels, clock, pair.before), timed(kernels, clock, STAGES)
+    before = timed((pair.lies,) if pair.lies else kernels, clock, pair.before)
+    after = timed(kernels, clock, STAGES)
     slow, fast = (_us(side) for side in (before, after))
     detail = f"{slow:,.1f} to {fast:,.1f} us; published {pair.change:+.1f} %, {pair.published}"
     if pair.inside is not None:
         us = clock.us(split_matmul(pair.inside, batch_inside=True))
-        detail += f"; that layout by hand {us:,.1f} us"
+        detail += f"; before, a batch at a time (by hand), {us:,.1f} us"
     change = 100 * (fast / slow - 1)
     yield Measurement("seeds", pair.case.name, change, "% of time", round(pair.change, 1), detail)
     if pair.pt_use:

@@ -64,7 +64,7 @@ def check(kernel: Kernel) -> None:
     check_on_card(kernel, **given)
 
 
-SHAPES = ((33, 70, 130), (1, 200, 64), (5, 1, 7), (0, 64, 64), (128, 256, 512))
+SHAPES = ((1, 1024, 1024), (33, 70, 130), (1, 200, 64), (5, 1, 7), (0, 64, 64), (128, 256, 512))
 
 
 @pytest.mark.parametrize("narrow", WIDENED)

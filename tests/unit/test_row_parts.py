@@ -148,3 +148,44 @@ def test_a_maximum_that_others_need_at_once_is_cut_alone() -> None:
     early = replace(kernel.ops[-1], name="early", body=kernel.ops[1].body, out=kernel.ops[-1].out)
     changed = replace(kernel, ops=(*kernel.ops[:2], early, *kernel.ops[2:]))
     check_on_card(changed)
+
+
+ROW = """
+kernel row
+arguments x w y
+input x: f16[M, K]
+input w: f16[K, N]
+output y: f16[M, N]
+op y contract i0:M i1:N | r0:K
+  y[i0, i1] <- sum: x[i0, r0] * w[r0, i1]
+"""
+
+
+def row(m: int, k: int, n: int, text: str = ROW) -> Kernel:
+    for name, size in (("M", m), ("K", k), ("N", n)):
+        for place in ("[{}", ", {}", ":{}"):
+            text = text.replace(place.format(name), place.format(size))
+    return parse_kernel(text)
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "cut"),
+    [(1, 1024, 1024, True), (1, 1000, 1030, True), (4, 1024, 1024, False), (1, 1021, 1024, False)],
+)
+def test_a_row_times_a_plain_weight_is_cut_along_k(m: int, k: int, n: int, *, cut: bool) -> None:
+    kernel = row(m, k, n)
+    planned = plan_kernel(kernel, SPYRE_CARD_V1)
+    assert ("y_parts" in [op.name for op in planned.ops]) == cut
+    check_on_card(kernel)
+
+
+def test_a_row_times_a_transposed_weight_is_not_cut() -> None:
+    kernel = row(
+        1, 1024, 1024, ROW.replace("w: f16[K, N]", "w: f16[N, K]").replace("r0, i1", "i1, r0")
+    )
+    assert [op.name for op in canonicalize(kernel, SPYRE_CARD_V1).ops] == ["y"]
+
+
+@pytest.mark.parametrize("n", [1, 0])
+def test_rows_times_columns_that_are_hardly_there(n: int) -> None:
+    check_on_card(row(1, 1024, n))

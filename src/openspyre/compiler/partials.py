@@ -130,5 +130,7 @@ def in_two(
     tensors[name] = Tensor(name, kind, tuple(d.extent for d in dims), Role.LOCAL)
     moved = substituted(replace(op, out=Access(op.out.tensor, ())), {dim.name: place})
     partial = replace(moved, name=name, dims=dims, rdims=rdims, out=Access(name, vars_of(dims)))
-    whole = replace(op, rdims=(outer,), body=Load(name, vars_of(dims), kind), lookups=())
+    body = Load(name, vars_of(dims), kind)
+    both = Kind.REDUCE if op.kind is Kind.CONTRACT else op.kind
+    whole = replace(op, kind=both, rdims=(outer,), body=body, lookups=())
     return partial, whole

@@ -2,7 +2,7 @@
 
 `m[i] <- max over r of x[r, i]` becomes p[a, i] <- max over b of x[a*B + b, i] and m <- max of p, so
 that cores share the rows and read them in long runs. A softmax over rows is cut with its maximum
-(`row_softmax.py`).
+(`row_softmax.py`); the product of a row with a plain weight, w[k, n], along k.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import inf, prod
 
-from openspyre.compiler.addressing import lane_dim
+from openspyre.compiler.addressing import lane_dim, unit_dims
 from openspyre.compiler.bounds import highest
+from openspyre.compiler.contraction import contraction
 from openspyre.compiler.cost import best_splits
 from openspyre.compiler.groups import Group, Grouping
 from openspyre.compiler.joining import RunCosts, work_of
@@ -22,7 +23,7 @@ from openspyre.compiler.row_softmax import RowSoftmax, cut_softmax, softmax_of
 from openspyre.compiler.tilings import soonest
 from openspyre.compiler.work import Works
 from openspyre.ir.index import Expr
-from openspyre.ir.kernel import Dim, Kernel, Kind, Op
+from openspyre.ir.kernel import Dim, Kernel, Kind, Op, Role
 from openspyre.spec import CardSpec
 
 _WORTH = 1 << 14  # points: below, a second step takes as long
@@ -34,7 +35,7 @@ def cut_rows(kernel: Kernel, card: CardSpec) -> Kernel:
     """Cuts the reductions over rows that are done sooner so, and softmaxes with them."""
     fresh, cut = Fresh(kernel), kernel
     for op in kernel.ops:
-        if op not in cut.ops or not _over_rows(op, cut, card):
+        if op not in cut.ops or not (_over_rows(op, cut, card) or _row_by_plain(op, cut)):
             continue
         times = list(_times(op, cut, card))
         least, dim, parts = min(times, key=lambda t: t[0], default=(inf, None, 0))
@@ -55,6 +56,17 @@ def _over_rows(op: Op, kernel: Kernel, card: CardSpec) -> bool:
         return False
     points = prod(highest(d.extent, kernel.limits) for d in (*op.dims, *op.rdims))
     return points >= _WORTH and lane_dim(kernel, op) not in {d.name for d in op.rdims}
+
+
+def _row_by_plain(op: Op, kernel: Kernel) -> bool:
+    """Whether an op multiplies a row with a weight, of which cores would share short rows."""
+    if op.kind is not Kind.CONTRACT:
+        return False
+    parts = contraction(kernel, op)
+    weight = kernel.tensors[parts.b.tensor]
+    rows = prod(highest(d.extent, kernel.limits) for d in op.dims if d.name not in parts.n)
+    plain = unit_dims(kernel, weight, parts.b.index, op) & set(parts.n)
+    return rows == 1 and weight.role is Role.INPUT and bool(plain)
 
 
 def _times(op: Op, kernel: Kernel, card: CardSpec) -> Iterator[tuple[float, Dim, int]]:
