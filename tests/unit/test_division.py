@@ -108,6 +108,12 @@ def test_rows_that_the_kernel_counts_are_split(index: str, rows: int, *, split: 
     assert [i.distinct for copy in stores for i in copy.indirect] == [split]
 
 
+def test_counted_rows_that_a_narrow_tensor_cannot_hold_are_not_split() -> None:
+    text = CACHE.replace("at: i64", "at: i8").format(index="idx[i0] + first[]", rows=256)
+    step = next(s for s in planned(text).steps if "put" in s.ops)
+    assert "i1" not in step.binding["put"]
+
+
 def indirect_stores(body: tuple[Node, ...]) -> Iterator[Copy]:
     for node in body:
         match node:

@@ -12,7 +12,9 @@ from openspyre.compiler.bounds import highest
 from openspyre.compiler.ranges import Facts
 from openspyre.compiler.rewrite import facts_of, writes_whole
 from openspyre.ir.index import Expr
-from openspyre.ir.kernel import Call, Const, Index, Kernel, Kind, Load, Op, Role, Scalar
+from openspyre.ir.kernel import Call, Const, DType, Index, Kernel, Kind, Load, Op, Role, Scalar
+
+_WIDE = (DType.I64, DType.I32)  # narrower ones may not hold what is counted
 
 
 def told_apart(op: Op, kernel: Kernel) -> frozenset[str]:
@@ -100,7 +102,7 @@ def _counted_by(load: Load, kernel: Kernel) -> Expr | None:
         return Expr.of(0)  # one element, the same at all points
     tensor = kernel.tensors[load.tensor]
     writers = [op for op in kernel.ops if op.out.tensor == load.tensor]
-    if tensor.role is not Role.LOCAL or len(writers) != 1:
+    if tensor.role is not Role.LOCAL or len(writers) != 1 or tensor.dtype not in _WIDE:
         return None
     (writer,) = writers
     if writer.kind is not Kind.MAP or not writes_whole(writer, tensor):
