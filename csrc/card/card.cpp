@@ -11,6 +11,7 @@
 #include "check.h"
 #include "event_log.h"
 #include "execute.h"
+#include "kept.h"
 
 using namespace spyre;  // NOLINT: the API's types live outside the namespace
 
@@ -91,15 +92,27 @@ struct spyre_card {
   Interrupt interrupt;             // of the one that runs
   std::atomic<uint64_t> launches{0};
   std::atomic<int64_t> programs{0};
+  KeptTable kept{KeptTable::Actual}, expected{KeptTable::Expected};
 };
 
 struct spyre_program {
   spyre_program(spyre_card* owner, const uint8_t* bytes, size_t count)
-      : card(owner), program(decode(bytes, count, owner->spec)), code(program, *owner->kernels) {}
+      : card(owner),
+        program(decode(bytes, count, owner->spec)),
+        code(program, *owner->kernels),
+        prologue(program) {
+    card->kept.add(prologue);
+    card->expected.add(prologue);
+  }
+  ~spyre_program() {
+    card->kept.remove(prologue);
+    card->expected.remove(prologue);
+  }
 
   spyre_card* card;
   const Program program;
   Executable code;
+  Prologue prologue;
 };
 
 // --- the card ------------------------------------------------------------------------------
@@ -148,7 +161,7 @@ int spyre_card_memory_release(spyre_card* card, uint64_t address, uint64_t bytes
   if (!card->holds(address, bytes)) return SPYRE_BAD_ARGUMENT;
   if (card->debug & SPYRE_DEBUG_POISON) return spyre_card_memory_fresh(card, address, bytes);
   card->memory.release(address - spyre_card_memory_base(card), bytes);
-  card->panels.touch(address, address + bytes);
+  spyre_card_touch(card, address, bytes);
   return SPYRE_OK;
 }
 
@@ -156,12 +169,35 @@ int spyre_card_memory_fresh(spyre_card* card, uint64_t address, uint64_t bytes) 
   if (!card->holds(address, bytes)) return SPYRE_BAD_ARGUMENT;
   if (!(card->debug & SPYRE_DEBUG_POISON)) return SPYRE_OK;
   card->memory.fill(address - spyre_card_memory_base(card), bytes, kPoison);
-  card->panels.touch(address, address + bytes);
+  spyre_card_touch(card, address, bytes);
   return SPYRE_OK;
 }
 
 void spyre_card_touch(spyre_card* card, uint64_t address, uint64_t bytes) {
   card->panels.touch(address, address + bytes);
+  card->kept.touch(address, address + bytes);
+}
+
+void spyre_card_will_touch(spyre_card* card, uint64_t address, uint64_t bytes) {
+  card->expected.touch(address, address + bytes);
+}
+
+void spyre_card_evict(spyre_card* card) {
+  card->kept.forget_all();
+  card->expected.forget_all();
+}
+
+size_t spyre_card_kept(const spyre_card* card, spyre_kept* kept, size_t capacity) {
+  const auto shown = card->kept.shown();
+  for (size_t i = 0; i < shown.size() && i < capacity; ++i) {
+    spyre_kept& into = kept[i];
+    std::strncpy(into.name, shown[i].name.c_str(), sizeof into.name - 1);
+    into.name[sizeof into.name - 1] = 0;
+    into.bytes = shown[i].bytes;
+    into.loads = shown[i].loads;
+    into.hits = shown[i].hits;
+  }
+  return shown.size();
 }
 
 // --- programs ------------------------------------------------------------------------------
@@ -215,11 +251,36 @@ int spyre_program_run(spyre_program* program, uint64_t slot_address, const spyre
     const Kernels* kernels =
         chosen.card ? card->kernels->dl16(chosen.round, chosen.fp8_bias) : card->kernels;
     card->interrupt.wanted = false;
-    const Machine machine{kernels,          card->kernels, chosen,          &card->memory,
-                          &card->lx,        &card->pool,   &card->panels,   &card->workers,
-                          ++card->launches, card->debug,   &card->interrupt};
-    program->code.run(machine, reinterpret_cast<const int64_t*>(slot_address));
+    const Machine machine{kernels,          card->kernels, chosen,           &card->memory,
+                          &card->lx,        &card->pool,   &card->panels,    &card->workers,
+                          ++card->launches, card->debug,   &card->interrupt, &card->kept};
+    const auto* slots = reinterpret_cast<const int64_t*>(slot_address);
+    const bool kept = card->kept.begin(program->prologue, slots, chosen);
+    try {
+      program->code.run(machine, slots, kept ? program->program.prologue : 0);
+    } catch (...) {
+      card->kept.forget(program->prologue);
+      throw;
+    }
   });
+}
+
+int spyre_program_expect(spyre_program* program, const int64_t* slots,
+                         const spyre_numerics* numerics) {
+  spyre_card* card = program->card;
+  if (program->program.prologue == 0 && card->expected.empty()) return 0;
+  spyre_error unused;
+  bool kept = false;
+  (void)guarded(&unused, [&] {
+    kept = card->expected.begin(program->prologue, slots, numerics_of(numerics));
+    program->code.stores(slots,
+                         [&](uintptr_t low, uintptr_t high) { card->expected.touch(low, high); });
+  });
+  return kept;
+}
+
+int spyre_program_has_prologue(const spyre_program* program) {
+  return program->program.prologue > 0;
 }
 
 void spyre_card_interrupt(spyre_card* card) { card->interrupt.wanted = true; }
@@ -229,6 +290,15 @@ int spyre_program_time(spyre_program* program, const int64_t* slots, spyre_repor
   return guarded(error, [&] {
     require(program && report && (slots || program->program.slots.empty()), "a null pointer");
     *report = time_program(program->program, program->card->spec, slots);
+  });
+}
+
+int spyre_program_time_kept(spyre_program* program, const int64_t* slots, spyre_report* report,
+                            spyre_error* error) {
+  return guarded(error, [&] {
+    require(program && report && (slots || program->program.slots.empty()), "a null pointer");
+    *report = time_program(program->program, program->card->spec, slots, nullptr,
+                           program->program.prologue);
   });
 }
 
@@ -260,4 +330,4 @@ int spyre_program_check(const spyre_program* program, const int64_t* slots,
 
 // --- facts ---------------------------------------------------------------------------------
 
-int spyre_format_version(void) { return 2; }
+int spyre_format_version(void) { return 3; }

@@ -86,6 +86,25 @@ SPYRE_API int spyre_card_memory_fresh(spyre_card* card, uint64_t address, uint64
 // store to by themselves.
 SPYRE_API void spyre_card_touch(spyre_card* card, uint64_t address, uint64_t bytes);
 
+// --- what LX keeps -------------------------------------------------------------------------
+// A program may have a prologue that loads bytes of its arguments into LX, where they stay. A
+// launch leaves it out if LX still holds them: the program's last launch read them from the same
+// addresses, with the same numerics, and since then nothing has touched them in device memory, no
+// launch of another program has used these bytes of LX, and no launch of it has failed.
+typedef struct {
+  char name[256];  // of the program
+  uint64_t bytes;  // of LX, over all cores
+  uint64_t loads;  // launches that ran the prologue
+  uint64_t hits;   // launches that left it out
+} spyre_kept;
+// Writes the first `capacity` programs for which LX holds something; how many there are.
+SPYRE_API size_t spyre_card_kept(const spyre_card* card, spyre_kept* kept, size_t capacity);
+// Forgets what LX holds: every program's next launch runs its prologue.
+SPYRE_API void spyre_card_evict(spyre_card* card);
+// `spyre_card_touch` says what has been written, this what will have been by the launches that are
+// submitted from now on (`spyre_program_expect`).
+SPYRE_API void spyre_card_will_touch(spyre_card* card, uint64_t address, uint64_t bytes);
+
 // --- programs ------------------------------------------------------------------------------
 // Decodes and keeps a program; its bytes lie in card memory at `address` (the caller allocated
 // and wrote them; the card copies nothing else). The program must be destroyed before the card.
@@ -94,6 +113,7 @@ SPYRE_API int spyre_program_create(spyre_card* card, uint64_t address, uint64_t 
 SPYRE_API void spyre_program_destroy(spyre_program* program);
 SPYRE_API uint64_t spyre_program_slot_count(const spyre_program* program);
 SPYRE_API uint64_t spyre_program_pool_bytes(const spyre_program* program);
+SPYRE_API int spyre_program_has_prologue(const spyre_program* program);
 
 // Step 1 of a launch, on the host: fills the symbol block.
 SPYRE_API int spyre_program_fill(const spyre_program* program, const uint64_t* addresses,
@@ -117,12 +137,20 @@ typedef struct {
 // 2^40 instructions (demand.h).
 SPYRE_API int spyre_program_run(spyre_program* program, uint64_t slot_address,
                                 const spyre_numerics* numerics, spyre_error* error);
+// Called for every launch in the order in which they are submitted: whether this one will leave its
+// prologue out, if what was submitted before it is done by then. Decides nothing but the time that
+// a launch is said to take.
+SPYRE_API int spyre_program_expect(spyre_program* program, const int64_t* slots,
+                                   const spyre_numerics* numerics);
 // Ends the program that runs now, from any thread: its `spyre_program_run` returns soon, with
 // SPYRE_INTERRUPTED and memory half written. Nothing happens where none runs.
 SPYRE_API void spyre_card_interrupt(spyre_card* card);
 // Cycles of the program for the sizes in a block; values are not computed, addresses not used.
 SPYRE_API int spyre_program_time(spyre_program* program, const int64_t* slots, spyre_report* report,
                                  spyre_error* error);
+// The same for a launch that leaves the prologue out.
+SPYRE_API int spyre_program_time_kept(spyre_program* program, const int64_t* slots,
+                                      spyre_report* report, spyre_error* error);
 
 // One executed instruction, as the time engine saw it.
 typedef struct {

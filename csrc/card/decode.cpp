@@ -48,10 +48,12 @@ class Decoder {
     p_.addresses = between(0, 1 << 20, "number of addresses");
     p_.sizes = between(0, 1 << 20, "number of sizes");
     p_.scalars = between(0, 1 << 20, "number of scalars");
+    p_.prologue = static_cast<int>(between(0, 1 << 20, "sections of a prologue"));
     check_slots();
     p_.sources = items<std::string>([&] { return text(); });
     p_.sections = items<Section>([&] { return section(); });
     require(position_ == words_, "words are left over");
+    find_prologue(&p_);
     return std::move(p_);
   }
 

@@ -169,6 +169,11 @@ struct Section {
   int nodes;  // Node ids of the section are below this
 };
 
+// Bytes [low, high) of every core's LX.
+struct ByteRange {
+  int64_t low, high;
+};
+
 struct Program {
   std::string name;
   std::vector<SlotDef> slots;
@@ -179,6 +184,10 @@ struct Program {
   std::vector<std::string> sources;
   int64_t lx_peak = 0;  // highest byte of LX that a buffer holds
   int cores = 0;        // no instruction runs on, or reads the LX of, a core at or above it
+  int prologue = 0;     // sections, the first ones, that only load what stays in LX
+  // Sorted, apart from each other: of all buffers, and of those that the prologue loads.
+  std::vector<ByteRange> lx_ranges, lx_kept;
+  std::vector<int64_t> prologue_slots;  // whose values decide what the prologue loads
 };
 
 // Reads and checks the binary form. Everything an engine indexes with is in range afterwards;
@@ -193,9 +202,10 @@ void fill_slots(const Program& program, const uint64_t* addresses, size_t addres
 // Computes the FORMULA slots from the others.
 void fill_formulas(const Program& program, int64_t* slots);
 
-// Cycles and traffic for the sizes of a symbol block (time.cpp). Throws Failure.
+// Cycles and traffic for the sizes of a symbol block (time.cpp), of the sections from `first` on.
+// Throws Failure.
 spyre_report time_program(const Program& program, const Spec& spec, const int64_t* slots,
-                          EventLog* log = nullptr);
+                          EventLog* log = nullptr, int first = 0);
 
 constexpr int64_t bytes_of(DType dtype) {
   constexpr int64_t sizes[] = {2, 2, 4, 8, 4, 2, 1, 1, 1, 1, 1};

@@ -13,6 +13,7 @@
 #include "card.h"
 #include "demand.h"
 #include "execute_units.h"
+#include "kept.h"
 #include "late.h"
 
 namespace spyre {
@@ -222,12 +223,14 @@ Executable::Executable(const Program& program, const Kernels& kernels)
   left_out_.resize(most);
 }
 
-void Executable::run(const Machine& machine, const int64_t* slots) {
+void Executable::run(const Machine& machine, const int64_t* slots, int first) {
   require_runnable(program_, slots);
-  if (machine.debug & SPYRE_DEBUG_POISON) poison_lx(machine);
+  if (machine.debug & SPYRE_DEBUG_POISON) poison_lx(machine, first == 0);
   share_scratch(machine.workers);
   const std::vector<SectionPlan>& chosen = plans(machine);
-  for (size_t s = 0; s < chosen.size(); ++s) run_section(machine, chosen, s, slots);
+  for (size_t s = static_cast<size_t>(first); s < chosen.size(); ++s) {
+    run_section(machine, chosen, s, slots);
+  }
 }
 
 const std::vector<SectionPlan>& Executable::plans(const Machine& machine) {
@@ -243,10 +246,21 @@ const std::vector<SectionPlan>& Executable::plans(const Machine& machine) {
   return made;
 }
 
-// NaN in every float dtype, -1 in every integer.
-void Executable::poison_lx(const Machine& machine) const {
+// NaN in every float dtype, -1 in every integer; not in what LX keeps.
+void Executable::poison_lx(const Machine& machine, bool all) const {
+  const std::vector<ByteRange> kept = machine.kept->ranges(all ? &program_ : nullptr);
   for (int core = 0; core < program_.cores; ++core) {
-    std::memset(machine.lx->of_core(core), 0xFF, static_cast<size_t>(program_.lx_peak));
+    char* const lx = machine.lx->of_core(core);
+    int64_t from = 0;
+    const auto poison_to = [&](int64_t to) {
+      to = std::min(to, program_.lx_peak);
+      if (from < to) std::memset(lx + from, 0xFF, static_cast<size_t>(to - from));
+    };
+    for (const ByteRange& range : kept) {
+      poison_to(range.low);
+      from = std::max(from, range.high);
+    }
+    poison_to(program_.lx_peak);
   }
 }
 
@@ -294,6 +308,7 @@ void Executable::touch_stores(const Machine& machine, size_t number, const int64
     const Wide low = std::max(reach.low, first), high = std::min(reach.high, last);
     if (low < high) {
       machine.panels->touch(static_cast<uintptr_t>(low), static_cast<uintptr_t>(high));
+      machine.kept->touch(static_cast<uintptr_t>(low), static_cast<uintptr_t>(high));
     }
   }
 }

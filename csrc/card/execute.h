@@ -16,12 +16,27 @@ class Executable {
   // `program` must live longer. Throws Failure(SPYRE_INVALID_PROGRAM).
   Executable(const Program& program, const Kernels& kernels);
 
-  // Runs all sections, with the kernels and numerics of the machine. Throws Failure(SPYRE_STOPPED
-  // or SPYRE_INDEX) of the first core that failed; what other cores stored by then stays.
-  void run(const Machine& machine, const int64_t* slots);
+  // Runs the sections from `first` on, with the kernels and numerics of the machine. Throws
+  // Failure(SPYRE_STOPPED or SPYRE_INDEX) of the first core that failed; what other cores stored by
+  // then stays.
+  void run(const Machine& machine, const int64_t* slots, int first = 0);
+
+  // Visits what a launch may store to: each(low, high), bytes of device memory.
+  template <class Each>
+  void stores(const int64_t* slots, const Each& each) const {
+    for (size_t s = 0; s < plans_.size(); ++s) {
+      for (const Copy* store : plans_[s].stores) {
+        const Reach reach = reach_of(*store, program_.sections[s], slots);
+        const Wide most = UINTPTR_MAX;
+        if (reach.low < reach.high && reach.low >= 0 && reach.high <= most) {
+          each(static_cast<uintptr_t>(reach.low), static_cast<uintptr_t>(reach.high));
+        }
+      }
+    }
+  }
 
  private:
-  void poison_lx(const Machine& machine) const;
+  void poison_lx(const Machine& machine, bool all) const;
   const std::vector<SectionPlan>& plans(const Machine& machine);
   void run_section(const Machine& machine, const std::vector<SectionPlan>& plans, size_t section,
                    const int64_t* slots);

@@ -62,6 +62,8 @@ struct Interrupt {
   }
 };
 
+class KeptTable;
+
 // The parts of a card that execution uses.
 struct Machine {
   const Kernels* kernels;  // of values in LX and in the pool
@@ -75,6 +77,7 @@ struct Machine {
   uint64_t launch;               // number of the launch, ascending
   unsigned debug;                // SPYRE_DEBUG_* flags
   const Interrupt* interrupt;
+  KeptTable* kept;  // of what LX holds
 
   // Numerics `card` holds 16-bit floats as DL16 codes in LX and in the pool. What PyTorch can see
   // is what its dtype says, and becomes DL16 where it is read.

@@ -17,6 +17,8 @@ void check_rules(const Copy& copy);
 void check_rules(const Pt& pt, const std::vector<int>& loops);
 void check_rules(const Vec& vec, const std::vector<int>& loops, size_t slot_count);
 void check_rules(const Ring& ring, const std::vector<Buffer>& buffers);
+// Of `program->prologue` leading sections; fills in what follows from them.
+void find_prologue(Program* program);
 
 [[noreturn]] void refuse(const std::string& why);
 inline void require(bool holds, const char* why) {

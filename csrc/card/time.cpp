@@ -344,20 +344,21 @@ double bound_p(const spyre_report& report, double fp16_flop, const Spec& spec) {
 }  // namespace
 
 spyre_report time_program(const Program& program, const Spec& spec, const int64_t* slots,
-                          EventLog* log) {
+                          EventLog* log, int from) {
   const std::vector<int64_t> block = placeless(program, spec, slots);
   require_walkable(program, block.data(), kLimits);
   spyre_report report{};
   report.lx_peak = static_cast<uint64_t>(program.lx_peak);
   double cycles = 0, fp16_flop = 0;
   bool first = true;
-  for (const Section& section : program.sections) {
+  for (size_t s = static_cast<size_t>(from); s < program.sections.size(); ++s) {
+    const Section& section = program.sections[s];
     // The barrier goes once around the ring, both ways at a time.
     if (!first) cycles += std::floor(spec.cores / 2) * spec.ring_hop_cycles;
     first = false;
     SectionWork work = unrolled(program, section, spec, block.data());
     fp16_flop += work.fp16_flop;
-    if (log) log->enter(static_cast<int32_t>(&section - program.sections.data()), cycles);
+    if (log) log->enter(static_cast<int32_t>(s), cycles);
     cycles += SectionTimer(std::move(work), section, spec, report, log).run();
   }
   const double bound = bound_p(report, fp16_flop, spec);

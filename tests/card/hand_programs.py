@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from openspyre.ir.kernel import DType, Space
 from openspyre.ir.ops import CONST, LOAD, TABLE
@@ -86,6 +87,16 @@ def copy_section(rows: int, columns: int, cores: int, *, tile: int = 8) -> Secti
     )
     axes = (Axis("m", rows, cores), Axis("n", columns))
     return Section("copy", axes, (TileLoop(0, tile, body),))
+
+
+def kept_copies(rows: int, columns: int, cores: int, *, offset: int = 0) -> Program:
+    """f16[rows, columns]: the prologue reads argument 0, the rest writes it to argument 1."""
+    steps = ((0, columns * 2), (1, 2))
+    held = (Buffer("kept", offset, -(-rows // cores) * columns * 2, 1),)
+    axes = (Axis("m", rows, cores), Axis("n", columns))
+    load = Section("keep", axes, (Copy((0, 1), device(0, steps), local(0, steps)),))
+    store = Section("use", axes, (Copy((0, 1), local(0, steps), device(1, steps)),))
+    return replace(program(2, held, load, store), prologue=1)
 
 
 def exchange(rows: int, columns: int, cores: int) -> Program:

@@ -145,6 +145,29 @@ class _Span(ctypes.Structure):
     _fields_ = [(name, c_int64) for name in ("low", "high", "stored", "fresh")]
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What LX keeps of a program between launches.
+
+    Attributes:
+        bytes: of LX, over all cores.
+        loads: launches that have brought it there.
+        hits: launches that found it there.
+    """
+
+    name: str
+    bytes: int
+    loads: int
+    hits: int
+
+
+class _Kept(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char * 256),
+        *((name, c_uint64) for name in ("bytes", "loads", "hits")),
+    ]
+
+
 class _Report(ctypes.Structure):
     _fields_ = [(f.name, c_uint64) for f in fields(Report)]
 
@@ -182,6 +205,9 @@ def _signatures() -> dict[str, tuple[object, list[object]]]:
         "spyre_card_interrupt": (None, [c_void_p]),
         "spyre_program_run": (c_int, [c_void_p, c_uint64, POINTER(_Numerics), error]),
         "spyre_program_time": (c_int, [c_void_p, words, POINTER(_Report), error]),
+        "spyre_program_time_kept": (c_int, [c_void_p, words, POINTER(_Report), error]),
+        "spyre_card_kept": (c_size_t, [c_void_p, POINTER(_Kept), c_size_t]),
+        "spyre_card_evict": (None, [c_void_p]),
         "spyre_program_trace": (
             c_int,
             [c_void_p, words, c_void_p, c_size_t, POINTER(_Report), error],
@@ -427,11 +453,30 @@ class SoftwareCard:
         block = self.store(self.fill(program, addresses, sizes, scalars, pool))
         self.run(program, block, numerics)
 
-    def time(self, program: LoadedProgram, block: bytes) -> Report:
-        """What a launch with this symbol block costs. Computes no values."""
+    def kept(self) -> tuple[Kept, ...]:
+        """What LX keeps now, of every program with a prologue."""
+        count = library().spyre_card_kept(self._card, None, 0)
+        found = (_Kept * max(count, 1))()
+        count = min(count, library().spyre_card_kept(self._card, found, count))
+        return tuple(
+            Kept(bytes(one.name).decode(errors="replace"), one.bytes, one.loads, one.hits)
+            for one in found[:count]
+        )
+
+    def evict(self) -> None:
+        """Forget what LX keeps."""
+        library().spyre_card_evict(self._card)
+
+    def time(self, program: LoadedProgram, block: bytes, *, kept: bool = False) -> Report:
+        """What a launch with this symbol block costs. Computes no values.
+
+        Args:
+            kept: LX holds what the program's prologue would load.
+        """
         words = (c_int64 * max(len(block) // 8, 1)).from_buffer_copy(block)
         report, error = _Report(), _Error()
-        code = library().spyre_program_time(program.handle, words, byref(report), byref(error))
+        time = library().spyre_program_time_kept if kept else library().spyre_program_time
+        code = time(program.handle, words, byref(report), byref(error))
         _check(code, error)
         return Report(**{f.name: int(getattr(report, f.name)) for f in fields(Report)})
 

@@ -8,6 +8,7 @@ after the header, CRC-32 of them (as bytes), 0. Then, in this order:
     list        Buffer    text name, offset, bytes, slots
     word        pool_bytes
     3 words     arguments: addresses, sizes, scalars
+    word        prologue
     list        text      sources
     list        Section   text name, list of Axis, list of Node
 
@@ -95,6 +96,7 @@ def encode(program: Program) -> bytes:
     out.word(program.pool_bytes)
     for count in program.arguments:
         out.word(count)
+    out.word(program.prologue)
     out.items(program.sources, out.text)
     out.items(program.sections, out.section)
     return _framed(out.packed())
@@ -108,14 +110,14 @@ def decode(data: bytes) -> Program:
     """
     source = _Reader(_body(data))
     try:
-        name, slots, buffers, pool, arguments = source.front()
+        name, slots, buffers, pool, arguments, prologue = source.front()
         sources = source.items(source.text)
         sections = source.items(source.section)
     except _MALFORMED as error:
         raise InvalidProgram("the program is malformed", why=str(error)) from None
     if source.position != len(source.words):
         raise InvalidProgram("the program is malformed", why="words are left over")
-    return Program(name, slots, buffers, sections, pool, arguments, sources)
+    return Program(name, slots, buffers, sections, pool, arguments, sources, prologue)
 
 
 def with_sources(data: bytes, renamed: Callable[[str], str]) -> bytes:
@@ -318,10 +320,13 @@ class _Reader:
 
     def front(
         self,
-    ) -> tuple[str, tuple[SlotDef, ...], tuple[Buffer, ...], int, tuple[int, int, int]]:
-        """What stands before the sources: name, slots, buffers, bytes of the pool, arguments."""
+    ) -> tuple[str, tuple[SlotDef, ...], tuple[Buffer, ...], int, tuple[int, int, int], int]:
+        """What stands before the sources: name, slots, buffers, bytes of the pool, arguments,
+        sections of the prologue.
+        """
         name, slots, buffers = self.text(), self.items(self.slot_def), self.items(self.buffer)
-        return name, slots, buffers, self.word(), (self.word(), self.word(), self.word())
+        pool, arguments = self.word(), (self.word(), self.word(), self.word())
+        return name, slots, buffers, pool, arguments, self.word()
 
     def value(self) -> Value:
         tag, number = self.word(), self.word()

@@ -35,6 +35,11 @@ from it) was last stored through it. Nor are elements taken apart: all places of
 elements of one size, whose bases and coefficients are multiples of it. LX has no byte order then:
 a program means the same on every host. (Device memory is the host's own, as PyTorch sees it.)
 
+Prologue. The first `prologue` sections only load bytes of arguments into buffers of one slot, which
+nothing else of the program writes or overlaps: what they load stays in LX. A launch may leave them
+out while LX still holds what the program's last launch has loaded with the same slots, and nobody
+has written it in device memory since.
+
 Operands. A place is base + sum over axes of coefficient x coordinate, in bytes. The coordinate is
 absolute (ABSOLUTE), relative to the core's low (CORE), or relative to the start of the current
 range (TILE). Device places use ABSOLUTE; LX tiles use TILE; LX tensors that keep a core's whole
@@ -338,6 +343,7 @@ class Program:
         pool_bytes: device memory that one launch needs for intermediates.
         arguments: how many addresses, sizes and scalars a launch passes.
         sources: the user's ops, named by instructions' `origin`.
+        prologue: how many of the sections, the first ones, load what stays in LX.
     """
 
     name: str
@@ -347,3 +353,4 @@ class Program:
     pool_bytes: int
     arguments: tuple[int, int, int]
     sources: tuple[str, ...]
+    prologue: int = 0

@@ -19,8 +19,9 @@
 
 A place is where:dtype{base + terms}, in bytes: `arg3`, `pool` or the buffer `#3`; a term is
 coefficient*axis with `.core` or `.tile` where it counts from the core's low or the tile's start.
-`%3` is a slot. Indentation is the nesting. An indirect place, a bound, an index value, an output
-and a holding of a ring move have lines of their own under their instruction:
+`%3` is a slot. Indentation is the nesting. `prologue 2` behind the arguments says that the first
+two sections are the prologue. An indirect place, a bound, an index value, an output and a holding
+of a ring move have lines of their own under their instruction:
 
         ring [a0] from #0:f16{0} to #1:f16{0 + 2*a0.core} cores 8 origin 0
           held {0 + 1*a0} extent %1 parts 8 stride 1 granule 64 step 2
@@ -76,7 +77,9 @@ def print_program(program: Program) -> str:
 
 def _lines(program: Program) -> Iterator[str]:
     counts = " ".join(map(str, program.arguments))
-    yield f"program {json.dumps(program.name)} pool {program.pool_bytes} arguments {counts}"
+    prologue = f" prologue {program.prologue}" if program.prologue else ""
+    head = f"program {json.dumps(program.name)} pool {program.pool_bytes} arguments {counts}"
+    yield head + prologue
     for source in program.sources:
         yield f"source {json.dumps(source)}"
     for number, slot in enumerate(program.slots):

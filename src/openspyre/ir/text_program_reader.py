@@ -51,7 +51,7 @@ _SUM = r"\{([^}]*)\}"
 _PLACE = r"(?:#(\d+)|arg(\d+)|(pool)):(\w+)\{([^}]*)\}"
 _VALUE = r"(%\d+|-?\d+)"
 _ORIGIN = r"(?: origin (-?\d+))?"
-_HEAD = re.compile(rf"program {_TEXT} pool (\d+) arguments (\d+) (\d+) (\d+)$")
+_HEAD = re.compile(rf"program {_TEXT} pool (\d+) arguments (\d+) (\d+) (\d+)(?: prologue (\d+))?$")
 _SOURCE = re.compile(rf"source {_TEXT}$")
 _SLOT = re.compile(rf"slot %(\d+) {_TEXT} = (\w+)(?: (\d+)$|(?: (\d+):)?((?: \S+)*)$)")
 _BUFFER = re.compile(rf"buffer #(\d+) {_TEXT} offset (\d+) bytes (\d+) slots (\d+)$")
@@ -117,7 +117,7 @@ class _OpenSection:
 
 class _Reader:
     def __init__(self) -> None:
-        self.head: tuple[str, int, tuple[int, int, int]] | None = None
+        self.head: tuple[str, int, tuple[int, int, int], int] | None = None
         self.sources: list[str] = []
         self.slots: list[SlotDef] = []
         self.buffers: list[Buffer] = []
@@ -140,7 +140,7 @@ class _Reader:
         if self.head is None:
             raise InvalidProgram("there is no program", why='no line `program "name" ...`')
         self.close_section()
-        name, pool, arguments = self.head
+        name, pool, arguments, prologue = self.head
         return Program(
             name,
             tuple(self.slots),
@@ -149,12 +149,13 @@ class _Reader:
             pool,
             arguments,
             tuple(self.sources),
+            prologue,
         )
 
     def read_program(self, line: str, indent: int) -> None:
-        name, pool, *counts = _matched(_HEAD, line)
+        name, pool, *counts, prologue = _matched(_HEAD, line)
         addresses, sizes, scalars = map(int, counts)
-        self.head = (json.loads(name), int(pool), (addresses, sizes, scalars))
+        self.head = (json.loads(name), int(pool), (addresses, sizes, scalars), int(prologue or 0))
 
     def read_source(self, line: str, indent: int) -> None:
         self.sources.append(json.loads(_matched(_SOURCE, line)[0]))
