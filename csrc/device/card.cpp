@@ -114,6 +114,13 @@ void touch(const void* address, uint64_t bytes) {
                    bytes);
 }
 
+void will_touch(const void* address, uint64_t bytes) {
+  const int index = device_of(address);
+  if (index < 0 || bytes == 0) return;
+  spyre_card_will_touch(process().cards[index].load()->handle, reinterpret_cast<uint64_t>(address),
+                        bytes);
+}
+
 bool in_bad_fork() noexcept { return process().forked.load(std::memory_order_relaxed); }
 
 int current_device() noexcept { return current; }

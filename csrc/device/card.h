@@ -47,6 +47,8 @@ int device_of(const void* address) noexcept;
 
 // Says that bytes of a block of device memory may have changed (write epochs).
 void touch(const void* address, uint64_t bytes);
+// Says that they will have when what is submitted from now on begins.
+void will_touch(const void* address, uint64_t bytes);
 
 // True in a child process forked after a card was opened: its worker threads are gone.
 bool in_bad_fork() noexcept;

@@ -79,6 +79,7 @@ class Copy final : public Work, public Pooled<Copy> {
   Copy(Engine on, const StridedMove& move, void* to, const void* from)
       : move_(move), to_(static_cast<char*>(to)), from_(static_cast<const char*>(from)) {
     engine = on;
+    will_touch(to_, move_.reach());
     if (!timing()) return;
     picoseconds =
         on == Engine::Compute ? memory_picoseconds(move.bytes()) : link_picoseconds(move.bytes());
@@ -198,6 +199,7 @@ void between_cards(const Tensor& source, const Tensor& target) {
 void convert(const Tensor& source, const Tensor& target) {
   host_view(target).copy_(host_view(source));
   touch(target.storage().data(), target.storage().nbytes());
+  will_touch(target.storage().data(), target.storage().nbytes());
 }
 
 }  // namespace

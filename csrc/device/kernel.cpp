@@ -256,10 +256,11 @@ PyObject* py_records(PyObject* self, PyObject*) {
     for (const Record& record : variants[i]->records()) {
       const Owned sizes(make_ints(record.sizes));
       if (!sizes) return nullptr;
-      const Owned item(Py_BuildValue("(nOKdK)", static_cast<Py_ssize_t>(i), sizes.get(),
+      const Owned item(Py_BuildValue("(nOKdKK)", static_cast<Py_ssize_t>(i), sizes.get(),
                                      static_cast<unsigned long long>(record.launches),
                                      static_cast<double>(record.nanoseconds) * 1e-9,
-                                     static_cast<unsigned long long>(record.number)));
+                                     static_cast<unsigned long long>(record.number),
+                                     static_cast<unsigned long long>(record.kept)));
       if (!list || !item || PyList_Append(list.get(), item.get()) < 0) return nullptr;
     }
   }
@@ -297,8 +298,10 @@ PyObject* py_report(PyObject* self, PyObject* args) {
   HANDLE_TH_ERRORS
   Py_ssize_t index = 0;
   PyObject* tuple = nullptr;
+  int kept = 0;
   Sizes sizes;
-  if (!PyArg_ParseTuple(args, "nO", &index, &tuple) || !read_ints(tuple, sizes, "Kernel.report"))
+  if (!PyArg_ParseTuple(args, "nO|p", &index, &tuple, &kept) ||
+      !read_ints(tuple, sizes, "Kernel.report"))
     return nullptr;
   Variant* const variant = variant_at(self, index);
   if (!variant) return nullptr;
@@ -306,8 +309,8 @@ PyObject* py_report(PyObject* self, PyObject* args) {
   if (sizes.size() != kernel.size_count || !variant->serves(sizes))
     return PyErr_Format(PyExc_ValueError, "variant %zd does not serve %R", index, tuple);
   const size_t addresses = kernel.arguments.size() - kernel.scalar_count;
-  return as_dict(
-      measure(*variant, variant->record(sizes), current_device(), addresses, kernel.scalar_count));
+  return as_dict(measure(*variant, variant->record(sizes), current_device(), addresses,
+                         kernel.scalar_count, kept != 0));
   END_HANDLE_TH_ERRORS
 }
 
@@ -398,8 +401,11 @@ void destroy(PyObject* self) {
 PyMethodDef methods[] = {
     {"variants", py_variants, METH_NOARGS, "[(program bytes, low, high)] of the size classes."},
     {"records", py_records, METH_NOARGS,
-     "[(variant, sizes, launches, host seconds, number)] of everything that was launched."},
-    {"report", py_report, METH_VARARGS, "report(variant, sizes): what one launch costs the card."},
+     "[(variant, sizes, launches, host seconds, number, launches that found what LX kept)] of "
+     "everything that was launched."},
+    {"report", py_report, METH_VARARGS,
+     "report(variant, sizes, kept=False): what one launch costs the card; `kept`: one that finds "
+     "what LX has kept."},
     {nullptr, nullptr, 0, nullptr},
 };
 

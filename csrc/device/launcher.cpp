@@ -29,7 +29,6 @@ class Launch final : public Work {
     work.slot_ = slot;
     work.numerics_ = &numerics();
     work.engine = Engine::Compute;
-    work.picoseconds = record.picoseconds;
     work.subject = record.number;
     work.brief = record.usual > 0 && record.usual < kBriefNanoseconds;
     return work;
@@ -138,7 +137,8 @@ int Resident::run(uint64_t slot, const spyre_numerics& numerics, spyre_error& er
   return spyre_program_run(program_, slot, &numerics, &error);
 }
 
-spyre_report Resident::time(const Sizes& sizes, size_t address_count, size_t scalar_count) {
+spyre_report Resident::time(const Sizes& sizes, size_t address_count, size_t scalar_count,
+                            bool kept) {
   Binding binding;
   binding.addresses.assign(address_count, card(device_).base);
   binding.sizes = sizes;
@@ -146,7 +146,8 @@ spyre_report Resident::time(const Sizes& sizes, size_t address_count, size_t sca
   const auto& block = fill(binding, card(device_).base);
   spyre_report report{};
   spyre_error error{};
-  const int code = spyre_program_time(program_, block.data(), &report, &error);
+  const auto time = kept ? spyre_program_time_kept : spyre_program_time;
+  const int code = time(program_, block.data(), &report, &error);
   if (code != SPYRE_OK) throw_card_error(code, error.text);
   return report;
 }
@@ -187,14 +188,20 @@ Record& Variant::record(const Sizes& sizes) {
 }
 
 const spyre_report& measure(Variant& variant, Record& record, int device, size_t address_count,
-                            size_t scalar_count) {
+                            size_t scalar_count, bool kept) {
   if (!record.report) {
-    record.report = variant.on(device).time(record.sizes, address_count, scalar_count);
-    const double nanoseconds =
-        static_cast<double>(record.report->cycles) / card_number("clock_ghz");
-    record.picoseconds = std::llround(nanoseconds * 1000);
+    Resident& program = variant.on(device);
+    const auto picoseconds = [](const spyre_report& report) {
+      return std::llround(static_cast<double>(report.cycles) / card_number("clock_ghz") * 1000);
+    };
+    record.report = program.time(record.sizes, address_count, scalar_count, false);
+    record.kept_report = program.has_prologue()
+                             ? program.time(record.sizes, address_count, scalar_count, true)
+                             : *record.report;
+    record.picoseconds = picoseconds(*record.report);
+    record.kept_picoseconds = picoseconds(*record.kept_report);
   }
-  return *record.report;
+  return kept ? *record.kept_report : *record.report;
 }
 
 void launch(Stream& stream, const std::shared_ptr<Variant>& variant, Resident& program,
@@ -204,6 +211,9 @@ void launch(Stream& stream, const std::shared_ptr<Variant>& variant, Resident& p
   std::memcpy(reinterpret_cast<void*>(slot.address), block.data(), bytes);
   const int64_t usual = record.usual;
   Launch& work = Launch::of(variant, record, program, slot);
+  const bool kept = program.expects_kept(block, numerics());
+  if (kept) record.kept.fetch_add(1, std::memory_order_relaxed);
+  work.picoseconds = kept ? record.kept_picoseconds : record.picoseconds;
   submit(stream, work, usual > 0 && usual < kInlineNanoseconds);
 }
 

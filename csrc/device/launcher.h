@@ -53,7 +53,12 @@ class Resident {
   const std::vector<int64_t>& fill(const Binding& binding, uint64_t pool);
   // Step 3: runs the program against the block in a slot; returns when it has finished.
   int run(uint64_t slot, const spyre_numerics& numerics, spyre_error& error) noexcept;
-  spyre_report time(const Sizes& sizes, size_t address_count, size_t scalar_count);
+  spyre_report time(const Sizes& sizes, size_t address_count, size_t scalar_count, bool kept);
+  bool has_prologue() const { return spyre_program_has_prologue(program_) != 0; }
+  // Whether a launch that is submitted now will find LX as its last one left it.
+  bool expects_kept(const std::vector<int64_t>& block, const spyre_numerics& numerics) {
+    return spyre_program_expect(program_, block.data(), &numerics) != 0;
+  }
   c10::DataPtr pool() const;
   int device() const { return device_; }
 
@@ -70,10 +75,12 @@ struct Record {
   const uint64_t number;  // of this process, from 1
   const Sizes sizes;
   uint64_t launches = 0;
+  std::atomic<uint64_t> kept{0};        // of them, those that find what LX has kept
   std::atomic<int64_t> nanoseconds{0};  // of the host, inside run
   std::atomic<int64_t> usual{0};        // of them, a launch's as a rule
   std::optional<spyre_report> report;
-  int64_t picoseconds = 0;  // of the card, once there is a report
+  std::optional<spyre_report> kept_report;        // of a launch that finds what LX has kept
+  int64_t picoseconds = 0, kept_picoseconds = 0;  // of the card, once there is a report
 
  private:
   static uint64_t next_number();
@@ -103,9 +110,10 @@ class Variant {
   Record* last_ = nullptr;
 };
 
-// Fills in what a launch with these sizes costs the card, if it is not yet known.
+// Fills in what a launch with these sizes costs the card, if it is not yet known. `kept`: one that
+// finds what LX has kept.
 const spyre_report& measure(Variant& variant, Record& record, int device, size_t address_count,
-                            size_t scalar_count);
+                            size_t scalar_count, bool kept = false);
 
 // Steps 2 and 3 on the stream: copies the block to a slot of the card, and runs the program when
 // the stream gets there, with the numerics of now. May wait for a slot: call it without the GIL.

@@ -39,6 +39,7 @@ class SpyreAllocator final : public c10::DeviceAllocator {
     finish_everything();
     std::memmove(target, source, bytes);
     touch(target, bytes);
+    will_touch(target, bytes);
   }
   bool initialized() override { return device_count() > 0; }
   void emptyCache(c10::MempoolId_t) override {
@@ -73,6 +74,7 @@ namespace {
 void* take(int device, size_t bytes, c10::StreamId stream, bool for_tensor) {
   auto* const pointer = reinterpret_cast<void*>(arena(device).allocate(bytes, stream, for_tensor));
   touch(pointer, bytes);
+  will_touch(pointer, bytes);
   return pointer;
 }
 

@@ -10,6 +10,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "card.h"
 #include "eager.h"
@@ -169,6 +170,49 @@ PyObject* py_read_memory(PyObject*, PyObject* args) {
   END_HANDLE_TH_ERRORS
 }
 
+// --- what LX keeps between launches
+// ---------------------------------------------------------------
+
+PyObject* py_lx_kept(PyObject*, PyObject* arg) {
+  HANDLE_TH_ERRORS
+  const long device = PyLong_AsLong(arg);
+  if (device == -1 && PyErr_Occurred()) return nullptr;
+  check_device(static_cast<int>(device));
+  std::vector<spyre_kept> kept;
+  if (is_open(static_cast<int>(device))) {
+    const spyre_card* const handle = card(static_cast<int>(device)).handle;
+    size_t count = spyre_card_kept(handle, nullptr, 0);
+    while (count > kept.size()) {
+      kept.resize(count);
+      count = spyre_card_kept(handle, kept.data(), kept.size());
+    }
+    kept.resize(count);
+  }
+  Owned list(PyList_New(0));
+  for (const spyre_kept& one : kept) {
+    const Owned item(Py_BuildValue("(sKKK)", one.name, static_cast<unsigned long long>(one.bytes),
+                                   static_cast<unsigned long long>(one.loads),
+                                   static_cast<unsigned long long>(one.hits)));
+    if (!list || !item || PyList_Append(list.get(), item.get()) < 0) return nullptr;
+  }
+  return list.release();
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* py_evict_lx(PyObject*, PyObject* arg) {
+  HANDLE_TH_ERRORS
+  const long device = PyLong_AsLong(arg);
+  if (device == -1 && PyErr_Occurred()) return nullptr;
+  check_device(static_cast<int>(device));
+  if (is_open(static_cast<int>(device))) {
+    const WithoutGil released;
+    finish_device(static_cast<int>(device));
+    spyre_card_evict(card(static_cast<int>(device)).handle);
+  }
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
 PyObject* py_fallbacks(PyObject*, PyObject*) {
   Owned result(PyDict_New());
   if (!result) return nullptr;
@@ -292,6 +336,9 @@ PyMethodDef methods[] = {
      "sizes, scalars) and whether it is after; None ends it."},
     {"read_memory", py_read_memory, METH_VARARGS,
      "read_memory(address, count): bytes of device memory, once the cards are idle."},
+    {"lx_kept", py_lx_kept, METH_O,
+     "[(program, bytes, loads, hits)] of what the LX of a device keeps between launches."},
+    {"evict_lx", py_evict_lx, METH_O, "Forgets it, once the device is idle."},
     {"fallbacks", py_fallbacks, METH_NOARGS, "Calls that ran on the CPU, by op name."},
     {"fallback_reasons", py_fallback_reasons, METH_NOARGS, "Why they did, by op name."},
     {"eager_misses", py_eager_misses, METH_NOARGS,

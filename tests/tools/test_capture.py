@@ -20,6 +20,7 @@ from openspyre.ir.binary import decode, encode
 from openspyre.ir.program import Copy, Node, Program, TileLoop
 from openspyre.runtime.saved import (
     MAGIC,
+    VERSION,
     Block,
     InvalidRun,
     Launch,
@@ -333,7 +334,7 @@ def test_messages(small: Path, tmp_path: Path) -> None:
     assert f"bad.spyre is cut short\n  why: it has {len(data) - 5} bytes of {len(data)}" in err
     bad.write_bytes(MAGIC + b"\1\0\0\0" + data[12:])
     older = spyre("replay", bad)[2]
-    assert "has format 1, this version of openspyre reads 2" in older
+    assert f"has format 1, this version of openspyre reads {VERSION}" in older
     assert "use the version of openspyre that wrote it, or capture the run again" in older
     bad.write_text("print(1)")
     assert "is not a run of the card" in spyre("replay", bad)[2]

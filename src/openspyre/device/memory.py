@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from openspyre import _C
+from openspyre.card.native import Kept
 from openspyre.device.streams import Device, index_of
 from openspyre.runtime.host_memory import HOST_SHARE, available_host_memory
 from openspyre.settings import Settings
@@ -42,8 +43,20 @@ def max_memory_reserved(device: Device = None) -> int:
 
 
 def memory_stats(device: Device = None) -> dict[str, Any]:
-    """Every counter of the allocator, by name."""
-    return dict(torch.accelerator.memory_stats(index_of(device)))
+    """Every counter of the allocator, by name; `lx_kept_bytes`: see `lx_residents`."""
+    index = index_of(device)
+    kept = sum(one.bytes for one in lx_residents(index))
+    return dict(torch.accelerator.memory_stats(index)) | {"lx_kept_bytes": kept}
+
+
+def lx_residents(device: Device = None) -> tuple[Kept, ...]:
+    """The programs whose weights the LX of a card holds for their next launch, by now."""
+    return tuple(Kept(*one) for one in _C.lx_kept(index_of(device)))
+
+
+def evict_lx(device: Device = None) -> None:
+    """Waits for a card and forgets what its LX keeps: later launches load their weights again."""
+    _C.evict_lx(index_of(device))
 
 
 def mem_get_info(device: Device = None) -> tuple[int, int]:

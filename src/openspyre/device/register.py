@@ -191,7 +191,8 @@ _FORWARDED = {
         memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_stats
         mem_get_info empty_cache reset_peak_memory_stats reset_accumulated_memory_stats
         device_memory_used set_per_process_memory_fraction get_per_process_memory_fraction
-        host_memory_stats reset_peak_host_memory_stats reset_accumulated_host_memory_stats
+        lx_residents evict_lx host_memory_stats reset_peak_host_memory_stats
+        reset_accumulated_host_memory_stats
     """,
     "snapshot": """
         memory_snapshot memory_summary memory_stats_as_nested_dict _snapshot _dump_snapshot

@@ -27,6 +27,7 @@ class KernelUse:
         bound_p_cycles: what peak arithmetic and peak memory rates alone would need.
         pt_busy, sfu_busy: cycles, summed over cores.
         lx_peak: bytes of the fullest core, of the launch that needs most.
+        kept: launches that found their weights in LX (`torch.spyre.lx_residents`).
         host_seconds: of this machine, inside the software card.
     """
 
@@ -43,6 +44,7 @@ class KernelUse:
     sfu_ops: int
     lx_peak: int
     host_seconds: float
+    kept: int
 
     @property
     def microseconds(self) -> float:
@@ -79,6 +81,7 @@ class _Launches:
     sizes: tuple[int, ...]
     count: int
     seconds: float
+    kept: int
 
 
 @dataclass
@@ -133,23 +136,31 @@ def profile() -> Iterator[Profile]:
 _Key = tuple[Kernel, int, tuple[int, ...]]
 
 
-def _snapshot() -> dict[_Key, tuple[int, float]]:
+_Counts = tuple[int, float, int]
+
+
+def _snapshot() -> dict[_Key, _Counts]:
     return {
-        (kernel, variant, sizes): (count, seconds)
+        (kernel, variant, sizes): (count, seconds, kept)
         for kernel in kernels()
-        for variant, sizes, count, seconds, _ in kernel.records()
+        for variant, sizes, count, seconds, _, kept in kernel.records()
     }
 
 
-def _since(before: Mapping[_Key, tuple[int, float]]) -> Iterator[_Launches]:
-    for (kernel, variant, sizes), (count, seconds) in _snapshot().items():
-        earlier, earlier_seconds = before.get((kernel, variant, sizes), (0, 0.0))
+def _since(before: Mapping[_Key, _Counts]) -> Iterator[_Launches]:
+    for key, (count, seconds, kept) in _snapshot().items():
+        earlier, spent, found = before.get(key, (0, 0.0, 0))
         if count > earlier:
-            yield _Launches(kernel, variant, sizes, count - earlier, seconds - earlier_seconds)
+            yield _Launches(*key, count - earlier, seconds - spent, kept - found)
 
 
 def _use(name: str, launches: list[_Launches]) -> KernelUse:
-    reports = [(one.count, one.kernel.report(one.variant, one.sizes)) for one in launches]
+    reports = [
+        (count, one.kernel.report(one.variant, one.sizes, kept))
+        for one in launches
+        for kept, count in ((False, one.count - one.kept), (True, one.kept))
+        if count
+    ]
 
     def total(field_name: str) -> int:
         return sum(count * report[field_name] for count, report in reports)
@@ -168,6 +179,7 @@ def _use(name: str, launches: list[_Launches]) -> KernelUse:
         sfu_ops=total("sfu_ops"),
         lx_peak=max(report["lx_peak"] for _, report in reports),
         host_seconds=sum(one.seconds for one in launches),
+        kept=sum(one.kept for one in launches),
     )
 
 

@@ -41,6 +41,7 @@ from openspyre.spec import SPYRE_CARD_V1
 
 ENGINES = ("compute", "to card", "to host")
 _Key = tuple[Kernel, int, tuple[int, ...]]
+_Counts = tuple[int, float, int]  # launches, host seconds, launches that found their weights
 _Numbers = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
 
 
@@ -100,16 +101,16 @@ def versions() -> dict[str, str]:
     }
 
 
-def _counts() -> dict[_Key, tuple[int, float]]:
+def _counts() -> dict[_Key, _Counts]:
     return {
-        (kernel, variant, sizes): (count, seconds)
+        (kernel, variant, sizes): (count, seconds, kept)
         for _, kernel in kernel_texts()
-        for variant, sizes, count, seconds, _ in kernel.records()
+        for variant, sizes, count, seconds, _, kept in kernel.records()
     }
 
 
 def _kernels(
-    before: dict[_Key, tuple[int, float]], refused_before: dict[str, int], watch: _Watch
+    before: dict[_Key, _Counts], refused_before: dict[str, int], watch: _Watch
 ) -> Iterator[SavedKernel]:
     for text, kernel in kernel_texts():
         uses = tuple(_uses(kernel, before, watch))
@@ -120,13 +121,16 @@ def _kernels(
             yield SavedKernel(kernel.name, text, variants, uses, launches, refused)
 
 
-def _uses(kernel: Kernel, before: dict[_Key, tuple[int, float]], watch: _Watch) -> Iterator[Use]:
-    for variant, sizes, count, seconds, number in kernel.records():
-        earlier, spent = before.get((kernel, variant, sizes), (0, 0.0))
+def _uses(kernel: Kernel, before: dict[_Key, _Counts], watch: _Watch) -> Iterator[Use]:
+    for variant, sizes, count, seconds, number, kept in kernel.records():
+        earlier, spent, found = before.get((kernel, variant, sizes), (0, 0.0, 0))
         if count > earlier:
             report = kernel.report(variant, sizes)
             places = watch.places(kernel, variant, sizes)
-            yield Use(variant, sizes, count - earlier, seconds - spent, number, report, places)
+            yield Use(
+                variant, sizes, count - earlier, seconds - spent, number, report, places,
+                kept - found,
+            )  # fmt: skip
 
 
 def _spans(found: list[tuple[str, int, int, int, int, int, int, int, int]]) -> Iterator[Span]:

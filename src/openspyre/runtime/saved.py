@@ -27,7 +27,7 @@ from openspyre.runtime.host_memory import HOST_SHARE, available_host_memory
 from openspyre.runtime.whole_file import write_whole
 
 MAGIC = b"SPYRERUN"
-VERSION = 2
+VERSION = 3
 _HEAD = struct.Struct("<8sIQQ32s")
 _OF_HEADER = 40  # bytes of objects that one of the header's may become
 _LARGEST_PHASE = 1 << 20
@@ -86,8 +86,10 @@ class Use:
 
     Attributes:
         number: what spans call it.
-        report: what one launch cost the card, by field of `card.native.Report`.
+        report: what one launch cost the card, by field of `card.native.Report`; where weights stay
+            in LX, one that loads them.
         places: how many of the launches came from which line of the user's.
+        kept: how many of the launches found their weights in LX.
     """
 
     variant: int
@@ -97,6 +99,7 @@ class Use:
     number: int
     report: Mapping[str, int]
     places: Mapping[str, int] = field(default_factory=dict)
+    kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)

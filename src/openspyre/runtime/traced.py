@@ -64,6 +64,15 @@ class Tracer:
             report, events = self._card.trace(loaded, block)
         return program, report, events
 
+    def kept_report(self, kernel: SavedKernel, use: Use) -> Report:
+        """What a launch costs that finds its weights in LX."""
+        data = kernel.variants[use.variant].program
+        counts = decode(data).arguments
+        with self._loaded(data) as loaded:
+            addresses, scalars = [self._card.memory_base] * counts[0], [0.0] * counts[2]
+            block = self._filled(loaded, addresses, use.sizes, scalars)
+            return self._card.time(loaded, block, kept=True)
+
     def _filled(
         self, loaded: LoadedProgram, addresses: Sequence[int], sizes: Sequence[int],
         scalars: Sequence[float],

@@ -54,6 +54,12 @@ class _Traced:
     program: Program
     report: Report
     costs: tuple[LineCost, ...]
+    kept: Report  # of a launch that found its weights in LX
+
+    def total(self, field: str) -> int:
+        """A number of the report, over all launches."""
+        whole, kept = getattr(self.report, field), getattr(self.kept, field)
+        return int(whole * (self.use.launches - self.use.kept) + kept * self.use.kept)
 
 
 def report_of(run: Run, step: Step = silent) -> dict[str, Any]:
@@ -74,6 +80,7 @@ def report_of(run: Run, step: Step = silent) -> dict[str, Any]:
             traced = [_traced(tracer, kernel, use) for use in kernel.uses]
             everything += traced
             notes += [note for one in traced for note in _differences(one)]
+            notes += [note for one in traced for note in _kept(one)]
             if traced:
                 kernels.append(_kernel(traced, card))
         kernels.sort(key=lambda entry: -entry["cycles"])
@@ -110,7 +117,8 @@ def report_of(run: Run, step: Step = silent) -> dict[str, Any]:
 
 def _traced(tracer: Tracer, kernel: SavedKernel, use: Use) -> _Traced:
     program, report, events = tracer.trace(kernel, use)
-    return _Traced(kernel, use, program, report, lines(program, events, report.cycles))
+    kept = tracer.kept_report(kernel, use) if use.kept else report
+    return _Traced(kernel, use, program, report, lines(program, events, report.cycles), kept)
 
 
 def _differences(traced: _Traced) -> Iterator[str]:
@@ -123,6 +131,15 @@ def _differences(traced: _Traced) -> Iterator[str]:
         )
 
 
+def _kept(traced: _Traced) -> Iterator[str]:
+    if traced.use.kept:
+        yield (
+            f"{traced.use.kept} of {traced.use.launches} launches of {traced.kernel.name} found"
+            f" their weights in LX and took {traced.kept.cycles} cycles instead of"
+            f" {traced.report.cycles}; lines and the timeline are of one that loads them"
+        )
+
+
 # --- kernels ------------------------------------------------------------------------------------
 
 
@@ -130,7 +147,7 @@ def _kernel(traced: Sequence[_Traced], card: CardSpec) -> dict[str, Any]:
     """All launches of a kernel. `index` is the position of its heaviest use."""
     first = traced[0].kernel
     heavy = max(range(len(traced)), key=lambda n: traced[n].report.cycles * traced[n].use.launches)
-    sums = {name: sum(getattr(t.report, name) * t.use.launches for t in traced) for name in _SUMS}
+    sums = {name: sum(t.total(name) for t in traced) for name in _SUMS}
     return {
         "name": first.name,
         "launches": sum(t.use.launches for t in traced),
