@@ -10,7 +10,7 @@ namespace spyre {
 namespace {
 
 constexpr int64_t kMagic = 0x4552595053;
-constexpr int64_t kVersion = 3;
+constexpr int64_t kVersion = 4;
 constexpr size_t kHeaderWords = 5;
 
 int64_t word_at(const uint8_t* bytes) {

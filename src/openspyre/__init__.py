@@ -44,6 +44,7 @@ def hint(
     division: Mapping[str, int] | None = None,
     tile: Mapping[str, int] | None = None,
     residency: Mapping[str, str] | None = None,
+    weights: str | None = None,
     kernel: str = "*",
 ) -> AbstractContextManager[None]:
     """Inside this context, kernels of compiled functions follow decisions of yours.
@@ -57,6 +58,9 @@ def hint(
         division: over how many cores an axis is split.
         tile: how many points of a dim one trip of its loop takes.
         residency: "lx" or "device": where a tensor lies that crosses steps.
+        weights: "lx" or "device": whether parameters and buffers that a kernel only reads stay in
+            LX from launch to launch, as many as have room there (default: what
+            OPENSPYRE_KEEP_WEIGHTS says).
         kernel: the kernels that it is for, by name; `*` and `?` stand for others. Each of them
             must have all dims and tensors that are named.
 
@@ -66,4 +70,4 @@ def hint(
     """
     from openspyre.frontend import hints
 
-    return hints.hint(division or {}, tile or {}, residency or {}, kernel)
+    return hints.hint(division or {}, tile or {}, residency or {}, weights, kernel)

@@ -49,6 +49,11 @@ FRONTEND: tuple[Seam, ...] = (
         _REGISTRATION,
     ),
     Seam(
+        "torch._guards:TracingContext.try_get",
+        "which inputs of a graph are parameters: `fw_metadata.static_input_indices`",
+        "when Inductor gives a backend the static inputs of its graph",
+    ),
+    Seam(
         "torch._inductor.codegen.wrapper:PythonWrapperCodegen",
         "base class of our wrapper: allocation with a device index, kernel lines",
         _REGISTRATION,

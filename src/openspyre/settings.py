@@ -18,6 +18,8 @@ OPENSPYRE_TRACE           stages prints what each stage of the compiler changes 
                           new or come out otherwise than when last printed; default none
 OPENSPYRE_RUN             folder in which processes show their cards to `spyre smi` (default
                           openspyre in XDG_RUNTIME_DIR, or in the folder of temporary files)
+OPENSPYRE_KEEP_WEIGHTS    on plans compiled graphs so that weights stay in LX between launches, as
+                          many as have room (default off; `openspyre.hint` decides for one context)
 OPENSPYRE_NUMERICS        how programs compute: ieee (default), or card with switches behind commas,
                           for example card,dl16_round=truncate (see numerics.py)
 """
@@ -65,6 +67,7 @@ class Settings:
     trace: frozenset[str]
     run: Path
     numerics: Numerics
+    keep_weights: bool
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
@@ -97,6 +100,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         trace=read("TRACE", _modes(TRACE_MODES), frozenset()),
         run=read("RUN", Path, _default_run(environment)),
         numerics=read("NUMERICS", parse_numerics, IEEE),
+        keep_weights=read("KEEP_WEIGHTS", _switch, False),
     )
 
 

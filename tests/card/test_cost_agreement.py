@@ -152,7 +152,7 @@ def tiled(text: str, most: int) -> Iterator[tuple[float, float]]:
             if next(fits, None) is buffering:
                 fitting.append((model, candidate))
         for model, candidate in fitting[:: max(1, len(fitting) // most)]:
-            placed = STAGES[5][1](replace(planned, steps=(candidate,)), card)
+            placed = STAGES[-1][1](replace(planned, steps=(candidate,)), card)
             yield model, float(timed(emit(placed, card)).cycles)
 
 

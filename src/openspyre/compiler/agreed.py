@@ -268,7 +268,7 @@ def staying(kernel: Kernel, card: CardSpec) -> Mapping[str, tuple[int, int, int]
     """
     found = {}
     for name, uses in local_uses(kernel).items():
-        if not crosses(uses):
+        if not crosses(uses) or name in kernel.residency:
             continue
         axes = _axes(kernel, uses)
         lies = kept_form(kernel, axes, name, uses)

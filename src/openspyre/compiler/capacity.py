@@ -1,4 +1,4 @@
-"""Stage 5: tile capacities, as large as LX allows.
+"""Stage 6: tile capacities, as large as LX allows.
 
 A step without loops walks each core's whole part at once. Where that does not fit, loops over the
 shared axes cut it into tiles; where a single point does not fit, ops get loops over their private
@@ -16,6 +16,7 @@ from openspyre.compiler.axes import largest_part
 from openspyre.compiler.bounds import highest
 from openspyre.compiler.cost import Inner, Tiling, Work, local_sizes
 from openspyre.compiler.division import last_uses, split_of, step_work
+from openspyre.compiler.residency import below_weights
 from openspyre.compiler.segments import step_keys
 from openspyre.compiler.tiles import Buffering, lx_peak
 from openspyre.compiler.tilings import panels, soonest
@@ -36,9 +37,15 @@ def fit_tiles(kernel: Kernel, card: CardSpec) -> Kernel:
     works = Works(kernel, card)
     last_use = last_uses(kernel)
     near = staying(kernel, card)
+    card = replace(card, lx_usable=below_weights(kernel, card))
     steps = []
     for number, (step, key) in enumerate(step_keys(kernel)):
-        whole = step_work(step, number, last_use, works)
+        if number < kernel.prologue:
+            steps.append(step)
+            continue
+        # Weights have their place already. Those that are fetched on the ring come whole: tiles
+        # of them would cut what is fetched beside them into short runs.
+        whole = without(step_work(step, number, last_use, works), kernel.residency)
         work = without(whole, near)
         held = sum(size for size, first, last in near.values() if first <= number <= last)
         key = (key, held, tuple(tuple(n for n, _ in p.flows) for p in work.phases))

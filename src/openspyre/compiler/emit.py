@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from openspyre.compiler.addressing import address
 from openspyre.compiler.contraction import contraction
 from openspyre.compiler.lanes import lanes_of
-from openspyre.compiler.residency import division_of, far_tensors, holders_of, kept_tensors
+from openspyre.compiler.residency import (
+    below_weights,
+    division_of,
+    far_tensors,
+    holders_of,
+    kept_tensors,
+)
 from openspyre.compiler.resident import LxTensor
 from openspyre.compiler.slots import SlotTable
 from openspyre.compiler.stores import distinct_lookups
@@ -34,6 +40,7 @@ from openspyre.ir.kernel import (
     Space,
     Step,
     Tensor,
+    loads,
 )
 from openspyre.ir.program import (
     Axis,
@@ -72,6 +79,7 @@ def emit(kernel: Kernel, card: CardSpec) -> Program:
         max((r.offset + r.bytes for r in pool), default=0),
         emitter.slots.counts,
         tuple(op.source or op.name for op in kernel.ops),
+        kernel.prologue,
     )
 
 
@@ -86,6 +94,7 @@ class _Emitter:
         self.kept = kept_tensors(kernel)
         self.far = far_tensors(kernel)
         self.holders = holders_of(kernel)
+        self.prologue = frozenset(step.name for step in kernel.steps[: kernel.prologue])
         self.origins = {op.name: number for number, op in enumerate(kernel.ops)}
         for name, lies in self.kept.items():
             self.add_buffer(name, lies.bytes, 1)
@@ -102,7 +111,9 @@ class _Emitter:
         """The tiles of a step, as `place` planned them."""
         number = self.kernel.steps.index(step)
         kept = self.kept_in(number)
-        taken = sum(self.kernel.residency[name].bytes for name in kept)
+        rows = [self.kernel.residency[name] for name in kept]
+        floor = below_weights(self.kernel, self.card)
+        taken = sum(r.bytes for r in rows if r.offset < floor) + self.card.lx_usable - floor
         kept = {n: lies for n, lies in kept.items() if number not in self.far[n]}
         division = division_of(self.kernel, step.name)
         plan = step_tiles(self.kernel, step, division, self.card, kept, taken=taken)
@@ -319,11 +330,22 @@ class _StepEmitter:
         return Vec(axes, (source,), (), ops, out, self.program.origins[op.name])
 
     def compute(self, op: Op) -> Node:
+        if self.step.name in self.program.prologue:
+            return self.keep(op)
         if op.name in self.plan.partials:
             out = self.tile_place(self.plan.partials[op.name])
         else:
             out = self.target(op)
         return self.matmul(op, out) if op.kind is Kind.CONTRACT else self.vector(op, out)
+
+    def keep(self, op: Op) -> Copy:
+        """A load of a weight to where it stays."""
+        (read,) = loads(op)
+        source, _ = self.device_place(op, read, (), clamp=False)
+        dims = [d for d in op.dims if any(d.name in e.names for e in read.index)]
+        axes = tuple(self.axes.of[op.name, d.name] for d in dims)
+        target = self.lx_place(op, op.out)
+        return Copy(axes, source, target, origin=self.program.origins[op.name])
 
     def finish(self, op: Op) -> list[Node]:
         """What follows once an op's result is complete: rounding, then the store."""

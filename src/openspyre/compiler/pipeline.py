@@ -16,6 +16,7 @@ from openspyre.compiler.hinted import divide_as_told, fit_tiles_as_told, place_a
 from openspyre.compiler.layout import choose_layouts
 from openspyre.compiler.residency import place
 from openspyre.compiler.tiling import form_steps
+from openspyre.compiler.weights import keep_weights
 from openspyre.errors import BrokenInvariant
 from openspyre.ir import verify
 from openspyre.ir.kernel import Kernel
@@ -33,6 +34,7 @@ STAGES: tuple[Stage, ...] = (
     ("choose_layouts", choose_layouts, verify.laid_out),
     ("form_steps", form_steps, verify.stepped),
     ("divide", divide, verify.divided),
+    ("keep_weights", keep_weights, verify.kept),
     ("fit_tiles", fit_tiles, verify.looped),
     ("place", place, verify.placed),
 )

@@ -11,7 +11,7 @@ from openspyre.compiler.addressing import layout_order, pool_pitches, rounded_up
 from openspyre.compiler.axes import StepAxes, step_axes, step_ops
 from openspyre.compiler.bounds import highest
 from openspyre.compiler.packing import Span, best_fit, packed
-from openspyre.compiler.resident import LxTensor, lx_tensor
+from openspyre.compiler.resident import LxTensor, kept_weights, lx_tensor
 from openspyre.compiler.ring_moves import Move, by_ring_is_sooner
 from openspyre.compiler.tiles import Content, StepTiles, Tile, free_to_write, step_tiles
 from openspyre.compiler.unit_order import units_begin
@@ -67,8 +67,12 @@ def place(
     Raises:
         BrokenInvariant: a step whose tiles do not fit in LX.
     """
-    steps = _all_axes(kernel)
-    uses = {name: found for name, found in local_uses(kernel).items() if crosses(found)}
+    steps = all_axes(kernel)
+    uses = {
+        name: found
+        for name, found in local_uses(kernel).items()
+        if crosses(found) and name not in kernel.residency
+    }
     packer = _Packer(kernel, card)
     for name in sorted(uses.keys() - never, key=lambda n: (n not in first, -_gain(uses[n]), n)):
         lies = kept_form(kernel, steps, name, uses[name])
@@ -82,16 +86,22 @@ def place(
     return replace(kernel, residency=MappingProxyType(table))
 
 
-def _all_axes(kernel: Kernel) -> dict[int, StepAxes]:
+def all_axes(kernel: Kernel) -> dict[int, StepAxes]:
     """The axes of every step, by its number."""
     return {
         n: step_axes(kernel, s, division_of(kernel, s.name)) for n, s in enumerate(kernel.steps)
     }
 
 
+def below_weights(kernel: Kernel, card: CardSpec) -> int:
+    """Bytes of LX below the weights that stay there."""
+    offsets = (kernel.residency[name].offset for name in kept_weights(kernel))
+    return min(offsets, default=card.lx_usable)
+
+
 def far_tensors(kernel: Kernel) -> dict[str, frozenset[int]]:
     """For every tensor in LX across steps, the steps that fetch it from other cores."""
-    steps = _all_axes(kernel)
+    steps = all_axes(kernel)
     return {
         name: far_steps(kernel, steps, name, uses)
         for name, uses in local_uses(kernel).items()
@@ -175,7 +185,7 @@ def _gain(uses: list[Use]) -> float:
 def why_not_kept(kernel: Kernel, name: str, card: CardSpec) -> str:
     """Why a local tensor that crosses steps cannot stay in LX between them."""
     uses = local_uses(kernel)[name]
-    steps = _all_axes(kernel)
+    steps = all_axes(kernel)
     lies = kept_form(kernel, steps, name, uses)
     if lies is None:
         lies = gathered_form(kernel, steps, name, uses, None)
@@ -227,7 +237,7 @@ def gathered_form(
     far = far_steps(kernel, steps, name, uses) if lies else frozenset()
     if not far or card is None:
         return lies if far else None
-    moves = (_move(kernel, steps, name, use) for use in uses if use.step in far)
+    moves = (fetching(kernel, steps, name, use) for use in uses if use.step in far)
     return lies if all(by_ring_is_sooner(move, card) for move in moves) else None
 
 
@@ -244,7 +254,7 @@ def far_steps(
     )
 
 
-def _move(kernel: Kernel, steps: Mapping[int, StepAxes], name: str, use: Use) -> Move:
+def fetching(kernel: Kernel, steps: Mapping[int, StepAxes], name: str, use: Use) -> Move:
     """What all cores of a reader fetch."""
     tensor, axes = kernel.tensors[name], steps[use.step]
     numbers = axes.numbers(use.op)
@@ -311,6 +321,9 @@ class _Packer:
         self.spans: dict[str, Span] = {}
         self.tiles: dict[int, StepTiles] = {}
         self.far: dict[str, frozenset[int]] = {}
+        self.weights = kept_tensors(kernel)  # their rows are there already
+        self.weights_far = far_tensors(kernel) if self.weights else {}
+        self.floor = below_weights(kernel, card)
 
     def slower(self, number: int, found: StepTiles, offered: str) -> bool:
         """Whether tiles of a step have fewer slots than without what is on offer."""
@@ -328,7 +341,7 @@ class _Packer:
         size = rounded_up(lies.bytes, self.card.lx_granule)
         offset = best_fit(size, first, last, self.spans.values(), self.card.lx_granule)
         spans = {**self.spans, lies.buffer: Span(offset, size, first, last)}
-        if offset + size > self.card.lx_usable:
+        if offset + size > self.floor:
             return
         placed: dict[int, StepTiles] = {}
         for step in range(first, last + 1):
@@ -350,9 +363,10 @@ class _Packer:
         """The tiles of a step beside what is kept, or None if they do not fit."""
         step = self.kernel.steps[number]
         live = [n for n, s in spans.items() if s.first <= number <= s.last]
-        taken = sum(spans[n].bytes for n in live)
+        taken = sum(spans[n].bytes for n in live) + self.card.lx_usable - self.floor
         away = {**self.far, offered: far}
         near = {n: kept[n] for n in live if number not in away[n]}
+        near |= {n: x for n, x in self.weights.items() if number not in self.weights_far[n]}
         division = division_of(self.kernel, step.name)
         plan = step_tiles(self.kernel, step, division, self.card, near, taken=taken)
         return None if self.offsets(number, plan, spans, (0, False)) is None else plan
@@ -382,10 +396,11 @@ class _Packer:
         tiles = free_to_write(plan.tiles, begins) if begins else plan.tiles
         items = [(t.bytes * t.slots, *_kept_free(t, slack and slack[0])) for t in tiles]
         offsets, end = packed(items, self.card.lx_granule, always)
-        return offsets if end <= self.card.lx_usable else None
+        return offsets if end <= self.floor else None
 
     def rows(self) -> Iterator[tuple[str, Residency]]:
         """The table: kept tensors, then tiles."""
+        yield from self.kernel.residency.items()
         for name, span in self.spans.items():
             yield name, Residency(Space.LX, span.offset, span.bytes, span.first, span.last)
         for number, step in enumerate(self.kernel.steps):

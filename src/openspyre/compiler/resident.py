@@ -24,6 +24,15 @@ def kept_whole(size: int, card: CardSpec) -> bool:
     return size <= card.lx_usable * _WHOLE_SHARE
 
 
+def kept_weights(kernel: Kernel) -> tuple[str, ...]:
+    """The local tensors that the prologue of a kernel makes."""
+    if not kernel.prologue:
+        return ()
+    by_name = {op.name: op for op in kernel.ops}
+    steps = kernel.steps[: kernel.prologue]
+    return tuple(by_name[name].out.tensor for step in steps for name in step.ops)
+
+
 @dataclass(frozen=True, slots=True)
 class LxTensor:
     """A tensor in LX, dim by dim.

@@ -40,8 +40,12 @@ def ring_cycles(move: Move, card: CardSpec) -> float:
     return max(links, ports) * slower
 
 
-def by_ring_is_sooner(move: Move, card: CardSpec) -> bool:
-    """Whether the ring takes less time than to store the tensor and to load it again."""
-    requests = 2 * ceil(move.bytes / max(move.run, 1)) * move.apart
+def by_ring_is_sooner(move: Move, card: CardSpec, *, copies: int = 2) -> bool:
+    """Whether the ring takes less time than to store the tensor and to load it again.
+
+    Args:
+        copies: 1 where it need not be stored.
+    """
+    requests = copies * ceil(move.bytes / max(move.run, 1)) * move.apart
     each = max(card.dram_request_ns, move.run / card.dram_oneway)
     return ring_cycles(move, card) < requests * each * card.clock_ghz

@@ -23,8 +23,10 @@ def classes(kernel: Kernel) -> tuple[int, ...]:
     """The class number of every op."""
     writers: dict[str, list[int]] = defaultdict(list)
     readers: dict[str, list[int]] = defaultdict(list)
+    copied = sum(len(step.ops) for step in kernel.steps[: kernel.prologue])
     for position, op in enumerate(kernel.ops):
-        writers[op.out.tensor].append(position)
+        if position >= copied:  # where the copy of a weight is made does not matter
+            writers[op.out.tensor].append(position)
         for tensor in dict.fromkeys(t for t, _ in reads(op)):
             readers[tensor].append(position)
     numbers: dict[object, int] = {}

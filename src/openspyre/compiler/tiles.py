@@ -14,7 +14,7 @@ from openspyre.compiler.axes import StepAxes, step_axes, step_ops
 from openspyre.compiler.contraction import Contraction, contraction, lx_bytes
 from openspyre.compiler.joined import Box, Elements, box_of, elements_of, pitches_in
 from openspyre.compiler.packing import packed
-from openspyre.compiler.resident import LxTensor, kept_whole, lx_tensor
+from openspyre.compiler.resident import LxTensor, kept_weights, kept_whole, lx_tensor
 from openspyre.compiler.unit_order import units_begin
 from openspyre.errors import BrokenInvariant
 from openspyre.ir.index import Expr
@@ -249,6 +249,7 @@ class _Builder:
         self.boxes: dict[tuple[str, int], list[tuple[int, Box]]] = {}
         self.views: dict[tuple[str, Read], tuple[TileDim, ...]] = {}
         self.lanes: dict[str, str | None] = {}
+        self.weights = frozenset(kept_weights(kernel))
 
     def plan(self) -> StepTiles:
         for position, op in enumerate(self.ops):
@@ -268,6 +269,8 @@ class _Builder:
     # --- what an op reads -------------------------------------------------------------------
 
     def add_reads(self, position: int, op: Op) -> None:
+        if self.step.name in (s.name for s in self.kernel.steps[: self.kernel.prologue]):
+            return  # weights go straight to where they stay
         for lookup in op.lookups:
             self.add_read(position, op, lookup)
         if op.kind is Kind.CONTRACT:
@@ -369,6 +372,8 @@ class _Builder:
 
     def depth(self, op: Op, read: Read, walked: list[int]) -> int:
         """The number of loops around the load of an operand."""
+        if read.tensor in self.weights and self.card is not None:
+            return 0  # on the ring, where parts of rows are short runs
         depth, loops = self.axes.depth(op, walked), self.axes.loops[op.name]
         if depth <= self.axes.outer or self.card is None or not self.plain(read, op):
             return depth

@@ -7,7 +7,7 @@ Inductor and our scheduling do what they do for real ones; what they generate is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from torch.utils._ordered_set import OrderedSet
 
 from openspyre.errors import SpyreError, Unsupported
 from openspyre.frontend.activation import PATCH
+from openspyre.frontend.hints import weights_of
 from openspyre.frontend.importer import imported
 from openspyre.frontend.scheduling import regions_seen_by
 from openspyre.ir.kernel import Kernel
@@ -79,8 +80,13 @@ def faked(module: nn.Module, mode: FakeTensorMode) -> None:
                 held.update({k: fake(t) for k, t in held.items() if t is not None})
 
 
-def traced(module: nn.Module, mode: FakeTensorMode, arguments: Mapping[str, Any]) -> Traced:
+def traced(
+    module: nn.Module, mode: FakeTensorMode, arguments: Mapping[str, Any], *, keep: bool = False
+) -> Traced:
     """The kernels of one call of a module whose tensors, like the arguments', are fake.
+
+    Args:
+        keep: their weights may stay in LX between launches.
 
     Raises:
         NoSingleGraph: Dynamo breaks it.
@@ -91,7 +97,8 @@ def traced(module: nn.Module, mode: FakeTensorMode, arguments: Mapping[str, Any]
 
     def seen(nodes: Sequence[BaseSchedulerNode], local: OrderedSet[str]) -> None:
         name = f"region{len(regions)}"
-        regions.append(imported(nodes, local=local, name=name, source=_module_of))
+        region = imported(nodes, local=local, name=name, source=_module_of)
+        regions.append(replace(region, weights=weights_of(region)) if keep else region)
         for node in V.graph.scheduler.nodes:
             if node.is_extern() and not isinstance(node.node, _NO_CALLS):
                 fallbacks[node.get_name()] = _called(node)

@@ -75,7 +75,7 @@ from openspyre.ir.program import (
 )
 
 MAGIC = 0x4552595053  # "SPYRE"
-VERSION = 3
+VERSION = 4
 HEADER_WORDS = 5
 DTYPES: tuple[DType, ...] = tuple(DType)
 _CODE: Mapping[DType, int] = MappingProxyType({d: i for i, d in enumerate(DTYPES)})

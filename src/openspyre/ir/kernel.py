@@ -344,6 +344,9 @@ class Kernel:
         arguments: names of the tensors a launch passes, in order (every role but LOCAL).
         limits: for every symbol the inclusive range [low, high] this plan must serve.
         hints: what the user has decided of the plan.
+        weights: arguments that seldom change from launch to launch and may stay in LX between them.
+        prologue: how many of the steps, the first ones, copy weights into local tensors that stay
+            in LX; a launch that finds them there leaves these steps out.
     """
 
     name: str
@@ -357,6 +360,8 @@ class Kernel:
     divisions: Mapping[str, Division] = field(default_factory=lambda: MappingProxyType({}))
     residency: Mapping[str, Residency] = field(default_factory=lambda: MappingProxyType({}))
     hints: tuple[Hint, ...] = ()
+    weights: tuple[str, ...] = ()
+    prologue: int = 0
 
 
 def walk(body: Scalar) -> Iterator[Scalar]:

@@ -27,7 +27,9 @@ n wrap` stands under an op. `x?[i]` is a guarded load, `idx[e]` an index used as
 a cast, `y[...] += v` an accumulating scatter, `%0` a value used more than once. The class of a
 value follows from its operands (literals: f32, i64 or bool); `v:i32` states another. What the user
 has decided stands before the arguments: `hint division i0: 8`, `hint tile s0.i0: 64`, `hint
-residency m: device`. `#` starts a comment at the beginning of a line.
+residency m: device`. `weights w b` names arguments that may stay in LX between launches,
+`prologue 2` says that the first two steps bring them there. `#` starts a comment at the beginning
+of a line.
 """
 
 from __future__ import annotations
@@ -67,6 +69,7 @@ def _lines(kernel: Kernel) -> Iterator[str]:
     yield from _names("limits", [f"{s}:{a}..{b}" for s, (a, b) in kernel.limits.items()])
     yield from (f"hint {hint}" for hint in kernel.hints)
     yield from _names("arguments", [_name(a) for a in kernel.arguments])
+    yield from _names("weights", [_name(a) for a in kernel.weights])
     for name, tensor in kernel.tensors.items():
         if name != tensor.name:
             raise InvalidKernel(f"tensor {tensor.name} is listed as {name}")
@@ -75,6 +78,8 @@ def _lines(kernel: Kernel) -> Iterator[str]:
         yield from _op_lines(op, kernel)
     for name, layout in kernel.layouts.items():
         yield f"layout {_name(name)}: {' '.join(map(str, layout.order))}".rstrip()
+    if kernel.prologue:
+        yield f"prologue {kernel.prologue}"
     for step in kernel.steps:
         yield from _step_lines(step)
     for name, division in kernel.divisions.items():

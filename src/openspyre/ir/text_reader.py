@@ -87,6 +87,8 @@ class _Reader:
         self.tensors: dict[str, Tensor] = {}
         self.ops: list[Op] = []
         self.hints: list[Hint] = []
+        self.weights: list[str] = []
+        self.prologue = 0
         self.layouts: dict[str, StickLayout] = {}
         self.steps: list[Step] = []
         self.divisions: dict[str, Division] = {}
@@ -97,11 +99,13 @@ class _Reader:
             "kernel": self.read_kernel,
             "symbols": lambda rest: self.symbols.extend(rest.split()),
             "arguments": lambda rest: self.arguments.extend(rest.split()),
+            "weights": lambda rest: self.weights.extend(rest.split()),
             "limits": self.read_limits,
             **{role.value: self._tensor_reader(role) for role in Role},
             "op": self.read_op,
             "hint": self.read_hint,
             "layout": self.read_layout,
+            "prologue": self.read_prologue,
             "step": self.read_step,
             "axes": lambda rest: self.extend_step(axes=_dims(rest)),
             "bind": self.read_bind,
@@ -141,6 +145,8 @@ class _Reader:
             MappingProxyType(self.divisions),
             MappingProxyType(self.residency),
             tuple(self.hints),
+            tuple(self.weights),
+            self.prologue,
         )
 
     # --- tensors ---
@@ -246,6 +252,11 @@ class _Reader:
         if not all(word.isdigit() for word in order.split()):
             raise InvalidKernel(f"{order!r} is no order of dims", hint="layout t: 1 0 2")
         self.layouts[name] = StickLayout(tuple(map(int, order.split())))
+
+    def read_prologue(self, rest: str) -> None:
+        if not rest.isdigit():
+            raise InvalidKernel(f"{rest!r} is no number of steps", hint="prologue 1")
+        self.prologue = int(rest)
 
     def read_step(self, rest: str) -> None:
         name, ops = _named(rest, "step s0: op0 op1")

@@ -123,6 +123,34 @@ def divided(kernel: Kernel, card: CardSpec) -> Iterator[str]:
             stride *= part.parts
 
 
+def kept(kernel: Kernel, card: CardSpec) -> Iterator[str]:
+    """The prologue copies weights whole into local tensors that stay in LX for the whole kernel."""
+    if not kernel.prologue:
+        return
+    yield from laid_out(kernel, card)
+    yield from stepped(kernel, card)
+    yield from divided(kernel, card)
+    by_name = {op.name: op for op in kernel.ops}
+    last = len(kernel.steps) - 1
+    made: set[str] = set()
+    for step in kernel.steps[: kernel.prologue]:
+        for op in (by_name[name] for name in step.ops):
+            made.add(op.out.tensor)
+            row = kernel.residency.get(op.out.tensor)
+            if row is None or row.space is not Space.LX or (row.first, row.last) != (0, last):
+                yield f"{op.name} of the prologue leaves {op.out.tensor} at {row}"
+            if not isinstance(op.body, Load) or op.body.tensor not in kernel.weights:
+                yield f"{op.name} of the prologue copies no weight"
+            elif op.body.index != op.out.index or kernel.tensors[op.out.tensor].role is not (
+                Role.LOCAL
+            ):
+                yield f"{op.name} of the prologue is no copy"
+    for op in kernel.ops[len(made) :]:
+        if op.out.tensor in made:
+            yield f"{op.name} writes {op.out.tensor}, which the prologue has made"
+    yield from placed(kernel, card)
+
+
 def looped(kernel: Kernel, card: CardSpec) -> Iterator[str]:
     """Tile loops walk axes (or private dims) once each, with tiles of at least one point."""
     by_name = {op.name: op for op in kernel.ops}

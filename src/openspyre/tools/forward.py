@@ -33,14 +33,24 @@ Change = Callable[[nn.Module], None]
 
 
 def forward_traced(
-    model: Layered, kept: Sequence[int], *, tokens: int, context: int, batch: int, dtype: str,
+    model: Layered,
+    kept: Sequence[int],
+    *,
+    tokens: int,
+    context: int,
+    batch: int,
+    dtype: str,
     change: Change | None = None,
-) -> Forward:  # fmt: skip
+    keep: bool = False,
+) -> Forward:
     """The kernels of one forward of a model that has the layers `kept` alone.
 
     A decoder computes the logits of the last position and keeps its keys and values in a static
     cache with room for `context` tokens, of which the new ones are the last. `change` is done to
     the model first.
+
+    Args:
+        keep: the weights may stay in LX between launches.
 
     Raises:
         SpyreError: the model does not trace.
@@ -71,10 +81,10 @@ def forward_traced(
         taken = _taken(module, arguments, config.model_type)
         mask = torch.ones((batch, context), dtype=torch.int64, device="spyre")
     try:
-        found = traced(module, mode, taken)
+        found = traced(module, mode, taken, keep=keep)
     except NoSingleGraph:
         # Some models make their mask from the length of what is in the cache, which is a value.
-        found = traced(module, mode, {**taken, "attention_mask": mask})
+        found = traced(module, mode, {**taken, "attention_mask": mask}, keep=keep)
     return Forward(found, tuple(map(_bytes_of, caches[0].layers)) if caches else ())
 
 
