@@ -78,8 +78,10 @@ op y map i0:512 i1:3200
 KERNELS = {
     **{
         f"linear {m}x{n}x{k}": LINEAR.format(m=m, n=n, k=k)
-        for m, n, k in ((512, 4096, 1024), (512, 1024, 1024), (64, 4096, 1024), (1, 4096, 4096))
+        for m, n, k in ((512, 4096, 1024), (512, 1024, 1024), (64, 4096, 1024))
     },
+    # (By a plain weight, a row is multiplied in two steps.)
+    "transposed 1x4096x4096": LINEAR.format(m=1, n=4096, k=4096).replace(" strides [1, 4096]", ""),
     "softmax": SOFTMAX,
     "add": ADD,
 }
