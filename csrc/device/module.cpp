@@ -170,8 +170,7 @@ PyObject* py_read_memory(PyObject*, PyObject* args) {
   END_HANDLE_TH_ERRORS
 }
 
-// --- what LX keeps between launches
-// ---------------------------------------------------------------
+// --- what LX keeps between launches -----------------------------------------------------
 
 PyObject* py_lx_kept(PyObject*, PyObject* arg) {
   HANDLE_TH_ERRORS
