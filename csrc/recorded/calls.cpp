@@ -22,8 +22,8 @@
 
 namespace {
 
-enum Call : uint64_t { kLoad, kRun, kTime, kCheck, kCalls };
-constexpr const char* kNames[] = {"load", "run", "time", "check"};
+enum Call : uint64_t { kLoad, kRun, kTime, kCheck, kTimeKept, kCalls };
+constexpr const char* kNames[] = {"load", "run", "time", "check", "time_kept"};
 
 [[noreturn]] void fail(const std::string& what) {
   std::fprintf(stderr, "%s\n", what.c_str());
@@ -199,7 +199,7 @@ class Repeated {
              error_.text;
     }
     if (code && r_.error != error_.text) return error_.text + (", not " + r_.error);
-    if (r_.call == kTime && !code) return report_difference();
+    if ((r_.call == kTime || r_.call == kTimeKept) && !code) return report_difference();
     return r_.call == kRun && !code && defined_ ? memory_difference() : "";
   }
 
@@ -220,6 +220,9 @@ class Repeated {
         r_.scalars.size(), base_ + r_.pool, slots.data(), &error_);
     if (filled) fail(r_.name + ": no symbol block: " + error_.text);
     if (r_.call == kTime) return spyre_program_time(program_, slots.data(), &report_, &error_);
+    if (r_.call == kTimeKept) {
+      return spyre_program_time_kept(program_, slots.data(), &report_, &error_);
+    }
     if (r_.call == kCheck) {
       return spyre_program_check(program_, slots.data(), r_.spans.data(), r_.spans.size(), &error_);
     }

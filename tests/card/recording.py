@@ -27,7 +27,7 @@ from openspyre.ir.program import Copy, Place, Program, Slot, Value
 from openspyre.numerics import IEEE, Numerics
 from tests.card.checking import instructions
 
-LOAD, RUN, TIME, CHECK = range(4)
+LOAD, RUN, TIME, CHECK, TIME_KEPT = range(5)
 STOPPED, INDEX, INVALID = 3, 4, 1
 LARGEST = 1 << 20  # bytes of memory that a recorded run may use
 ALIGNMENT = 4096  # of what is kept of it
@@ -181,6 +181,8 @@ class Recorder:
             held = card.read(block, max(8 * program.slots, 8)) if inside else b""
             given = self.given(card, held)
             regions = None
+            if card.kept():  # what it gives may depend on launches before
+                given = None
             if data and given is not None and used <= LARGEST:
                 with suppress(InvalidProgram):  # the card takes names that are no text
                     regions = element_regions(decode(data), given, used)
@@ -203,11 +205,13 @@ class Recorder:
         return wrapped
 
     def time(self, real: Callable[..., Report]) -> Callable[..., Report]:
-        def wrapped(card: SoftwareCard, program: LoadedProgram, block: bytes) -> Report:
-            report = real(card, program, block)
+        def wrapped(
+            card: SoftwareCard, program: LoadedProgram, block: bytes, *, kept: bool = False
+        ) -> Report:
+            report = real(card, program, block, kept=kept)
             data = self.programs.get(program.handle.value or 0)
             if data and (given := self.given(card, block)) is not None:
-                call = self.begun(TIME, card, data, **given)
+                call = self.begun(TIME_KEPT if kept else TIME, card, data, **given)
                 call.report = [getattr(report, f.name) for f in fields(Report)]
                 self.write(call)
             return report

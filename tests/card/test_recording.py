@@ -15,7 +15,12 @@ SOURCE = ROOT / "csrc" / "recorded" / "calls.cpp"
 def test_recorded_calls_are_repeated(tmp_path: Path) -> None:
     calls, program = tmp_path / "calls.bin", tmp_path / "calls"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.card.recording"]
-    command += ["--record", str(calls), "tests/card/test_execute_matmul.py"]
+    command += [
+        "--record",
+        str(calls),
+        "tests/card/test_kept.py",
+        "tests/card/test_execute_matmul.py",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:]
     built = next(iter(sorted((ROOT / "build").glob("temp.*/card"))), ROOT / "build" / "card")
@@ -24,6 +29,7 @@ def test_recorded_calls_are_repeated(tmp_path: Path) -> None:
     assert right.returncode == 0, right.stdout[-2000:]
     found = json.loads(right.stdout)
     assert found["run"] > 20
+    assert found["time_kept"] > 0
     assert found["wrong"] == 0
 
     data = bytearray(calls.read_bytes())
