@@ -78,8 +78,13 @@ Tensor input_gradient(const Tensor& gradient, const Tensor& x, const Tensor& wei
         x.size(dim) - ((gradient.size(dim) - 1) * window.stride[i] - 2 * window.padding[i] +
                        window.dilation[i] * (weight.size(dim) - 1) + 1);
   }
-  return at::convolution(gradient, weight, std::nullopt, window.stride, window.padding,
-                         window.dilation, !transposed, unreached, window.groups);
+  auto found = at::convolution(gradient, weight, std::nullopt, window.stride, window.padding,
+                               window.dilation, !transposed, unreached, window.groups);
+  // Output padding of a stride or more makes places of no point of the input.
+  for (int64_t dim = 2; transposed && dim < x.dim(); ++dim) {
+    found = found.narrow(dim, 0, x.size(dim));
+  }
+  return found.contiguous();
 }
 
 std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& gradient, const Tensor& x,

@@ -40,6 +40,11 @@ TRANSPOSED: dict[str, Arguments] = {
         {"stride": (2, 3), "padding": 1, "output_padding": (1, 2), "groups": 2, "dilation": (1, 2)},
     ),
     "3d": ((1, 2, 3, 2, 4), (2, 3, 2, 2, 2), {"stride": 2}),
+    "padded by a stride": (
+        (2, 4, 3, 5),
+        (4, 2, 2, 3),
+        {"stride": (2, 1), "output_padding": (2, 1), "dilation": (3, 2), "padding": 1},
+    ),
 }
 CASES = [
     *((f"conv{len(w) - 2}d", x, w, o) for x, w, o in DIRECT.values()),
@@ -84,7 +89,16 @@ def test_eager_with_gradients(
         same(mine.grad, other.grad, {"rtol": 1e-4, "atol": 1e-4})
 
 
-@pytest.mark.parametrize("case", ["dilated", "grouped", "depthwise", "transposed all"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "dilated",
+        "grouped",
+        "depthwise",
+        "transposed all",
+        "transposed padded by a stride",
+    ],
+)
 def test_compiled_gradients(case: str) -> None:
     name, x, weight, options = CASES[NAMES.index(case)]
 

@@ -81,7 +81,9 @@ def convolution_backward(
     of_x = of_weight = of_bias = None
     if output_mask[0]:
         if transposed:
-            of_x = _direct(gradient, weight, stride, padding, dilation, (), groups)
+            # Output padding of a stride or more makes places of no point of the input.
+            places = x.get_size()[2:]
+            of_x = _direct(gradient, weight, stride, padding, dilation, (), groups, places)
         else:
             extra = _left_over(gradient, x, weight, stride, padding, dilation)
             of_x = _transposed(gradient, weight, stride, padding, dilation, extra, groups)
@@ -105,13 +107,15 @@ def _direct(
     dilation: Sequence[Any],
     _: Sequence[Any],
     groups: Any,
+    places: Sequence[Any] | None = None,
 ) -> Box:
     batch, _, *sizes = x.get_size()
     outs, channels, *taps = weight.get_size()
     reach = [d * (k - 1) for d, k in zip(dilation, taps, strict=True)]
     sides = list(zip(sizes, padding, reach, stride, strict=True))
     padded = _padded(x, [_Spread(size, p, 1, size + 2 * p) for size, p, *_ in sides])
-    places = [FloorDiv(size + 2 * p - r - 1, s) + 1 for size, p, r, s in sides]
+    if places is None:
+        places = [FloorDiv(size + 2 * p - r - 1, s) + 1 for size, p, r, s in sides]
     shape = [batch, outs, *places]
     return _windows(padded, weight, shape, [channels, *taps], stride, dilation, groups, flip=False)
 
