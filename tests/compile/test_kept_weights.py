@@ -142,12 +142,16 @@ def test_weights_that_change_are_loaded_again(pair: Pair, change: str) -> None:
     assert pair.counts()[1] == hits + 1 + (change == "to and back")
 
 
+def filled(value: float) -> Callable[[Model], object]:
+    return lambda m: m.up.bias.fill_(value)
+
+
 def test_a_change_from_another_stream(pair: Pair) -> None:
     side = torch.Stream("spyre")
     for value in range(3):
         side.wait_stream(torch.accelerator.current_stream())
         with side:
-            pair.both(lambda m, value=value: m.up.bias.fill_(value))  # type: ignore[misc]
+            pair.both(filled(value))
         torch.accelerator.current_stream().wait_stream(side)
         pair.right()
 
@@ -202,15 +206,15 @@ def test_two_threads() -> None:
     pairs = [Pair(seed=2), Pair(seed=3)]
     for pair in pairs:
         pair.right()
-    failed: list[BaseException] = []
+    failed: list[Exception] = []
 
     def work(pair: Pair) -> None:
         try:
             for value in range(10):
-                pair.both(lambda m, value=value: m.up.bias.fill_(value))  # type: ignore[misc]
+                pair.both(filled(value))
                 pair.right()
                 pair.right()
-        except BaseException as error:
+        except Exception as error:
             failed.append(error)
 
     threads = [threading.Thread(target=work, args=(pair,)) for pair in pairs]

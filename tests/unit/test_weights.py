@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -140,8 +141,8 @@ def test_what_is_looked_up_stays_in_device_memory() -> None:
         (lambda k: replace(k, residency=MappingProxyType({})), "leaves .* at None"),
     ],
 )
-def test_a_prologue_that_is_none(broken: object, what: str) -> None:
+def test_a_prologue_that_is_none(broken: Callable[[Kernel], Kernel], what: str) -> None:
     plan = plan_kernel(parse_kernel(MLP), CARD)
     assert not list(verify.kept(plan, CARD))
-    problems = list(verify.kept(broken(plan), CARD))  # type: ignore[operator]
+    problems = list(verify.kept(broken(plan), CARD))
     assert any(re.search(what, text) for text in problems), problems

@@ -38,6 +38,8 @@ def distinct_lookups(op: Op, kernel: Kernel) -> Mapping[str, frozenset[str]]:
     So it is proved where the kernel itself counts the indices, up from a number that may come from
     memory: the rows of a cache that a prefill fills.
     """
+    if not op.lookups:
+        return {}
     found = {}
     facts = facts_of(op, kernel)
     for lookup in op.lookups:
