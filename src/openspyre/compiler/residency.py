@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
@@ -80,9 +80,17 @@ def place(
 
 def _all_axes(kernel: Kernel) -> dict[int, StepAxes]:
     """The axes of every step, by its number."""
-    return {
-        n: step_axes(kernel, s, division_of(kernel, s.name)) for n, s in enumerate(kernel.steps)
-    }
+    return _axes(kernel, range(len(kernel.steps)))
+
+
+def axes_of(kernel: Kernel, uses: Iterable[Use]) -> dict[int, StepAxes]:
+    """The axes of the steps of some uses, by number."""
+    return _axes(kernel, {use.step for use in uses})
+
+
+def _axes(kernel: Kernel, numbers: Iterable[int]) -> dict[int, StepAxes]:
+    steps = {n: kernel.steps[n] for n in numbers}
+    return {n: step_axes(kernel, s, division_of(kernel, s.name)) for n, s in steps.items()}
 
 
 def far_tensors(kernel: Kernel) -> dict[str, frozenset[int]]:
