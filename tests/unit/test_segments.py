@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from openspyre.compiler import tiles
 from openspyre.compiler.canonical import canonicalize
+from openspyre.compiler.cost import Timeline
 from openspyre.compiler.layout import choose_layouts
 from openspyre.compiler.pipeline import plan_kernel
 from openspyre.compiler.segments import classes, step_keys
@@ -61,6 +69,32 @@ def test_planning_does_not_grow_with_depth() -> None:
         assert sum(last - first + 1 for first, last in runs.best()) == 3 * depth + 1
         counts.append(runs.planned)
     assert counts[1] <= counts[0] * 1.25
+
+
+def test_all_stages_together_look_at_no_more_for_more_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What takes time: ops put on a timeline, and the LX buffers of a step planned."""
+    counts: Counter[str] = Counter()
+    for owner, name in ((Timeline, "add"), (tiles._Builder, "plan")):
+
+        def counted(
+            *given: Any, _plain: Callable[..., Any] = getattr(owner, name), _name: str = name
+        ) -> Any:
+            counts[_name] += 1
+            return _plain(*given)
+
+        monkeypatch.setattr(owner, name, counted)
+    found = []
+    for depth in (50, 100):
+        counts.clear()
+        planned = plan_kernel(layers(depth), SPYRE_CARD_V1)
+        assert len(planned.steps) >= depth
+        found.append(dict(counts))
+    few, many = found
+    assert all(few.values())
+    assert many["add"] <= 1.25 * few["add"]
+    assert many["plan"] <= 1.25 * few["plan"]
 
 
 def pieces(count: int) -> Kernel:

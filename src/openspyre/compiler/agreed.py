@@ -7,6 +7,7 @@ are then done sooner.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -70,14 +71,17 @@ def may_stay(kernel: Kernel, card: CardSpec) -> Mapping[str, int]:
     """
     grouping = Grouping(kernel)
     last: dict[str, int] = {}
+    readers: dict[str, list[Op]] = defaultdict(list)
     for position, op in enumerate(kernel.ops):
-        last |= {tensor: position for tensor, _ in reads(op)}
+        for tensor in dict.fromkeys(t for t, _ in reads(op)):
+            last[tensor] = position
+            readers[tensor].append(op)
     found = {}
     for position, op in enumerate(kernel.ops):
         name = op.out.tensor
         if op.kind is not Kind.MAP or len(grouping.writers[name]) > 1:
             continue
-        if last.get(name, 0) - position not in range(1, REACH) or not _walked_alike(kernel, op):
+        if last.get(name, 0) - position not in range(1, REACH) or not _walked_alike(kernel, op, readers[name]):
             continue
         axes = _starving(grouping, position, last[name], card)
         if axes is not None:
@@ -107,12 +111,12 @@ def may_be_fetched(kernel: Kernel, card: CardSpec) -> Mapping[str, int]:
     return found
 
 
-def _walked_alike(kernel: Kernel, writer: Op) -> bool:
+def _walked_alike(kernel: Kernel, writer: Op, readers: Sequence[Op]) -> bool:
     """Whether an op writes, and all ops read, a local tensor dim by dim, whole, and it fits LX."""
     tensor = kernel.tensors[writer.out.tensor]
     if tensor.role is not Role.LOCAL or not writes_whole(writer, tensor):
         return False
-    for op in kernel.ops:
+    for op in readers:
         extents = {d.name: d.extent for d in (*op.dims, *op.rdims)}
         for name, index in reads(op):
             if name == tensor.name and any(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from openspyre.compiler.axes import largest_part
+from openspyre.compiler.axes import largest_part, step_ops
 from openspyre.compiler.bounds import highest
 from openspyre.compiler.cost import Inner, Tiling, Work, local_sizes
 from openspyre.compiler.step_work import StepWork, StepWorks, split_of
@@ -142,9 +142,8 @@ def loops_of(step: Step, work: Work) -> tuple[Tiling, Inner]:
 
 def minimal_step(kernel: Kernel, step: Step, card: CardSpec) -> Step:
     """The step with the smallest tiles that there are."""
-    ops = {op.name: op for op in kernel.ops}
     loops = tuple(Loop(a.name, 1) for a in step.axes)
-    inner = {n: _inner(ops[n], step, {}, 1) for n in step.ops}
+    inner = {n: _inner(kernel.by_name[n], step, {}, 1) for n in step.ops}
     return replace(step, loops=loops, inner={n: v for n, v in inner.items() if v})
 
 
@@ -204,7 +203,7 @@ def _inner(
 
 def _with_private_loops(kernel: Kernel, step: Step, division: Division, card: CardSpec) -> Step:
     """Cuts private dims, of all ops alike, until the step fits."""
-    ops = [op for op in kernel.ops if op.name in step.ops]
+    ops = step_ops(kernel, step)
     tile = max(
         (max(1, highest(d.extent, kernel.limits)) for op in ops for d in _private(op, step)),
         default=1,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from openspyre.compiler.axes import step_ops
 from openspyre.compiler.cost import Split, Work
 from openspyre.compiler.groups import Group
 from openspyre.compiler.joining import work_of
@@ -129,14 +130,13 @@ def whole_works(kernel: Kernel, works: Works) -> list[Work]:
     Args:
         works: of the same ops, in steps or not.
     """
-    by_name = {op.name: op for op in kernel.ops}
     last_use: dict[str, int] = {}
     for number, step in enumerate(kernel.steps):
-        for name in step.ops:
-            last_use.update({tensor: number for tensor, _ in reads(by_name[name])})
+        for op in step_ops(kernel, step):
+            last_use.update({tensor: number for tensor, _ in reads(op)})
     found = []
     for number, step in enumerate(kernel.steps):
-        ops = tuple(by_name[name] for name in step.ops)
+        ops = step_ops(kernel, step)
         inside = {op.out.tensor: () for op in ops}
         leaving = [
             t

@@ -314,10 +314,9 @@ class Works:
 
     def __init__(self, kernel: Kernel, card: CardSpec) -> None:
         self.kernel, self.card = kernel, card
-        self._ops: Mapping[str, Op] = {op.name: op for op in kernel.ops}
         self._known: dict[str, OpWork] = {}
 
     def of(self, op: str) -> OpWork:
         if op not in self._known:
-            self._known[op] = OpWork(self._ops[op], self.kernel, self.card)
+            self._known[op] = OpWork(self.kernel.by_name[op], self.kernel, self.card)
         return self._known[op]

@@ -344,6 +344,7 @@ class Kernel:
         arguments: names of the tensors a launch passes, in order (every role but LOCAL).
         limits: for every symbol the inclusive range [low, high] this plan must serve.
         hints: what the user has decided of the plan.
+        by_name: the ops.
     """
 
     name: str
@@ -357,6 +358,10 @@ class Kernel:
     divisions: Mapping[str, Division] = field(default_factory=lambda: MappingProxyType({}))
     residency: Mapping[str, Residency] = field(default_factory=lambda: MappingProxyType({}))
     hints: tuple[Hint, ...] = ()
+    by_name: Mapping[str, Op] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_name", {op.name: op for op in self.ops})
 
 
 def walk(body: Scalar) -> Iterator[Scalar]:
