@@ -34,7 +34,7 @@ def cut_rows(kernel: Kernel, card: CardSpec) -> Kernel:
     """Cuts the reductions over rows that are done sooner so, and softmaxes with them."""
     fresh, cut = Fresh(kernel), kernel
     for op in kernel.ops:
-        if not _over_rows(op, cut, card) or cut.by_name.get(op.name) != op:
+        if cut.by_name.get(op.name) != op or not _over_rows(op, cut, card):
             continue
         times = list(_times(op, cut, card))
         least, dim, parts = min(times, key=lambda t: t[0], default=(inf, None, 0))
