@@ -94,6 +94,7 @@ class Timeline:
         # Where copies take turns with the work: of the longest op in one trip, and of tensors that
         # wait for the last op that reads them.
         self.alone = self.between = 0.0
+        self.tail = 0.0  # of PT and SFU in a trip, once everything is loaded
         self.reread = work.reread
 
     def continues(self, work: Work, loops: Tiling, kept: int) -> bool:
@@ -141,6 +142,7 @@ class Timeline:
             self.taken += cost.held
         if cost.store:
             self.stored = max(self.stored, self.computed) + cost.store
+        self.tail = cost.busy / cost.panels + (0.0 if cost.load > cost.once else self.tail)
         unit = phase.op.matmul is not None
         begun = self.spans[unit][0] if unit in self.spans else self.busy
         self.busy += cost.all_busy
@@ -177,7 +179,9 @@ class Timeline:
         loading = max(self.load, server) - self.once + self.idle * trips
         each = max(loading, busy, self.store, self.alone * trips) + self.between
         serial = max(self.computed, self.stored)
-        return max(serial + each * (trips - 1) / trips, server) + _fixed(card)
+        # device memory has nothing to do between the last load and the last store
+        pause = max(0.0, self.tail - self.store / trips) if trips > 1 else 0.0
+        return max(serial + each * (trips - 1) / trips, server + pause) + _fixed(card)
 
 
     def _behind(self, trips: int) -> float:
