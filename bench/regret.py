@@ -46,8 +46,12 @@ def others(planned: Kernel) -> Iterator[tuple[Choice, Kernel]]:
             steps = tuple(other.step if s.name == name else s for s in planned.steps)
             divisions = {**planned.divisions, name: other.division}
             try:
-                yield other, place(
-                    replace(planned, steps=steps, divisions=divisions, residency={}), SPYRE_CARD_V1
+                yield (
+                    other,
+                    place(
+                        replace(planned, steps=steps, divisions=divisions, residency={}),
+                        SPYRE_CARD_V1,
+                    ),
                 )
             except BrokenInvariant:  # tiles of other steps were chosen for what no longer stays
                 continue

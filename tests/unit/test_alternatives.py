@@ -44,7 +44,7 @@ Estimates = dict[str, float]
 
 
 @pytest.fixture(scope="module", params=KERNELS)
-def found(request: pytest.FixtureRequest) -> Iterator[tuple[Kernel, Estimates]]:
+def found(request: pytest.FixtureRequest) -> tuple[Kernel, Estimates]:
     """A planned kernel, and the estimates that its tilings were chosen by."""
     chosen: Estimates = {}
     fitting = capacity.fitting
@@ -58,7 +58,7 @@ def found(request: pytest.FixtureRequest) -> Iterator[tuple[Kernel, Estimates]]:
         patch.setattr(capacity, "fitting", recorded)
         planned = plan_kernel(KERNELS[request.param](), SPYRE_CARD_V1)
     assert chosen
-    yield planned, chosen
+    return planned, chosen
 
 
 def test_explain_prints_what_the_plan_was_chosen_by(found: tuple[Kernel, Estimates]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from openspyre.compiler.axes import StepAxes, step_axes
+from openspyre.compiler.axes import step_axes
 from openspyre.compiler.bounds import highest
 from openspyre.compiler.cost import Work
 from openspyre.compiler.groups import Group, Grouping
@@ -81,7 +81,9 @@ def may_stay(kernel: Kernel, card: CardSpec) -> Mapping[str, int]:
         name = op.out.tensor
         if op.kind is not Kind.MAP or len(grouping.writers[name]) > 1:
             continue
-        if last.get(name, 0) - position not in range(1, REACH) or not _walked_alike(kernel, op, readers[name]):
+        if last.get(name, 0) - position not in range(1, REACH) or not _walked_alike(
+            kernel, op, readers[name]
+        ):
             continue
         axes = _starving(grouping, position, last[name], card)
         if axes is not None:

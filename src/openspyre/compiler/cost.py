@@ -183,7 +183,6 @@ class Timeline:
         pause = max(0.0, self.tail - self.store / trips) if trips > 1 else 0.0
         return max(serial + each * (trips - 1) / trips, server + pause) + _fixed(card)
 
-
     def _behind(self, trips: int) -> float:
         """Cycles of a trip in which PT and SFU wait for loads that are not a trip ahead.
 

@@ -374,9 +374,7 @@ class _Packer:
             self.fitting[key] = self.offsets(number, tiles, spans, 0) is not None
         return tiles if self.fitting[key] else None
 
-    def planned(
-        self, number: int, near: Mapping[str, LxTensor], taken: int
-    ) -> tuple[Tile, ...]:
+    def planned(self, number: int, near: Mapping[str, LxTensor], taken: int) -> tuple[Tile, ...]:
         """The tiles of a step, by those of one that is equal up to names if there is one."""
         step = self.kernel.steps[number]
         names = step_tensors(self.kernel, step)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from openspyre.compiler.addressing import rounded_up
 from openspyre.compiler.axes import step_ops
 from openspyre.compiler.cost import Split, Work
 from openspyre.compiler.groups import Group
@@ -28,6 +29,9 @@ from openspyre.spec import CardSpec
 
 STAYS = 0.5
 """Of LX: what a tensor may take that stays there while other steps work."""
+
+
+_ROOMS = 64  # parts of LX in which the room for tiles is counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,8 @@ class StepWorks:
         step, card = kernel.steps[number], self.card
         work = without(self.whole[number], near)
         held = sum(stay.bytes for stay in near.values() if stay.first <= number <= stay.last)
+        # What few bytes of one layer's stay through others must not make each a case of its own.
+        held = rounded_up(held, card.lx_usable // _ROOMS)
         left = replace(card, lx_usable=card.lx_usable - min(held, card.lx_usable // 2))
         key = self.keys[number], held, flows_of(work)
         return StepWork(step, kernel.divisions[step.name], work, left, key)

@@ -235,9 +235,7 @@ def _bindings(step: Step, ops: list[Op]) -> Iterator[str]:
                 yield f"{op.name}: dim {dim} cannot walk axis {axis} of step {step.name}"
 
 
-def _shared_tensors(
-    kernel: Kernel, step: Step, ops: list[Op], earlier: Set[str]
-) -> Iterator[str]:
+def _shared_tensors(kernel: Kernel, step: Step, ops: list[Op], earlier: Set[str]) -> Iterator[str]:
     """What a step writes and reads lies on one core (the rule of 0001).
 
     Args:
