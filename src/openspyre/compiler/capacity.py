@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import merge
 
 from openspyre.compiler.axes import largest_part, step_ops
 from openspyre.compiler.bounds import highest
@@ -25,7 +26,9 @@ _STICK = 64  # points: tiles of a lane dim are whole sticks of every dtype
 
 
 def fit_tiles(kernel: Kernel, card: CardSpec) -> Kernel:
-    """Gives every step the loops with which it fits LX and is done soonest."""
+    """Gives every step the loops with which it fits LX and is done soonest: beside what may stay
+    there, or with all of LX where that is sooner all the same.
+    """
     done: dict[object, Step] = {}
     works = StepWorks(kernel, card)
     steps = []
@@ -47,9 +50,10 @@ def _soonest(kernel: Kernel, seen: StepWork) -> Step:
     found = next(fitting(kernel, seen), None)
     if found is not None:
         return found.step
-    local = local_sizes(seen.work, split_of(seen.step, seen.division))
-    whole = with_loops(seen.step, seen.work, (), panels(seen.work, local, seen.card))
-    return _fitted(kernel, whole, seen.division, seen.card)
+    every = seen.alone or seen
+    local = local_sizes(every.work, split_of(every.step, every.division))
+    whole = with_loops(every.step, every.work, (), panels(every.work, local, every.card))
+    return _fitted(kernel, whole, every.division, every.card)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +68,13 @@ def fitting(kernel: Kernel, seen: StepWork) -> Iterator[Fitted]:
     """The ways to walk a step with which it fits LX, the fastest first.
 
     Each is timed with what it gets: all copies double buffered, those of ops' own loops, or none,
-    whichever fits first.
+    whichever fits first; beside what may stay in LX, and with all of it.
     """
+    ways = (_fitting(kernel, one) for one in (seen, seen.alone) if one is not None)
+    yield from merge(*ways, key=lambda found: found.cycles)
+
+
+def _fitting(kernel: Kernel, seen: StepWork) -> Iterator[Fitted]:
     work, split = seen.work, split_of(seen.step, seen.division)
     local = local_sizes(work, split)
     too_large: dict[Buffering, list[_Sizes]] = {buffering: [] for buffering in BUFFERINGS}
@@ -82,6 +91,12 @@ def fitting(kernel: Kernel, seen: StepWork) -> Iterator[Fitted]:
 
 def estimated(kernel: Kernel, step: Step, seen: StepWork) -> float:
     """Cycles of a step with the tile loops that it has."""
+    rooms = [one for one in (seen, seen.alone) if one is not None]
+    fitting = [one for one in rooms if _buffering(kernel, step, one) is not None]
+    return min(_estimated(kernel, step, one) for one in fitting or rooms[-1:])
+
+
+def _estimated(kernel: Kernel, step: Step, seen: StepWork) -> float:
     loops, inner = loops_of(step, seen.work)
     buffering = _buffering(kernel, step, seen) or BUFFERINGS[-1]
     split = split_of(step, seen.division)

@@ -43,6 +43,8 @@ class StepWork:
         work: copies of tensors that may stay in LX left out.
         card: with the LX that these leave.
         key: equal for steps that are equal up to names, with equal work and room.
+        alone: the same step with all of LX, everything on its way through device memory; None if
+            nothing stays beside it.
     """
 
     step: Step
@@ -50,6 +52,7 @@ class StepWork:
     work: Work
     card: CardSpec
     key: object
+    alone: StepWork | None = None
 
 
 class StepWorks:
@@ -77,14 +80,15 @@ class StepWorks:
         return self._of(number, kernel, near | staying(kernel, own, self.card))
 
     def _of(self, number: int, kernel: Kernel, near: Mapping[str, Stay]) -> StepWork:
-        step, card = kernel.steps[number], self.card
-        work = without(self.whole[number], near)
+        step, card, whole = kernel.steps[number], self.card, self.whole[number]
+        division, work = kernel.divisions[step.name], without(whole, near)
         held = sum(stay.bytes for stay in near.values() if stay.first <= number <= stay.last)
         # What few bytes of one layer's stay through others must not make each a case of its own.
         held = rounded_up(held, card.lx_usable // _ROOMS)
         left = replace(card, lx_usable=card.lx_usable - min(held, card.lx_usable // 2))
         key = self.keys[number], held, flows_of(work)
-        return StepWork(step, kernel.divisions[step.name], work, left, key)
+        alone = StepWork(step, division, whole, card, key) if held else None
+        return StepWork(step, division, work, left, key, alone)
 
 
 # --- what stays ---------------------------------------------------------------------------------
