@@ -1,5 +1,5 @@
-"""What a user waits for at first: a cold compile of `x + 1` and MiniLM (spyre and CPU), the first
-use of an eager op, and a fresh process with a warm cache.
+"""What a user waits for at first: a cold compile of `x + 1` and MiniLM (spyre and CPU), MiniLM with
+a warm disk cache, the first use of an eager op, and a fresh process with a warm cache.
 """
 
 from __future__ import annotations
@@ -27,15 +27,22 @@ if case == "minilm":
     model = model.half().to(device) if device == "spyre" else model
     ids = torch.randint(1000, 30000, (8, 128)).to(device)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    function = torch.compile(model)
 else:
-    function, inputs = torch.compile(lambda x: x + 1), {"x": torch.randn(64).to(device)}
+    model, inputs = (lambda x: x + 1), {"x": torch.randn(64).to(device)}
+begun = []
+
+def inductor(graph, given):
+    begun.append(time.perf_counter())
+    return torch._dynamo.lookup_backend("inductor")(graph, given)
+
+function = torch.compile(model, backend=inductor)
 with torch.inference_mode():
     start = time.perf_counter()
     function(**inputs)
     if device == "spyre":
         torch.spyre.synchronize()
-print(json.dumps(time.perf_counter() - start))
+end = time.perf_counter()
+print(json.dumps([end - start, end - begun[0]]))
 """
 
 
@@ -94,7 +101,20 @@ def cold(device: str, case: str) -> float:
     """Seconds of the first call in a new process."""
     with tempfile.TemporaryDirectory() as cache:
         fresh = {"TORCHINDUCTOR_CACHE_DIR": cache, "OPENSPYRE_CACHE_PROGRAMS": "off"}
-        return float(python(SCRIPT, device, case, **fresh, HF_HUB_OFFLINE="1")[0])
+        return float(python(SCRIPT, device, case, **fresh, HF_HUB_OFFLINE="1")[0][0])
+
+
+def warm(case: str) -> Measurement:
+    """The first call of a new process, from where Dynamo is done, with caches of an earlier one.
+
+    The model's weights are looked for in the usual place: only what is compiled is elsewhere.
+    """
+    with tempfile.TemporaryDirectory() as cache:
+        kept = {"TORCHINDUCTOR_CACHE_DIR": cache, "OPENSPYRE_CACHE_PROGRAMS": "on"}
+        runs = [python(SCRIPT, "spyre", case, **kept, HF_HUB_OFFLINE="1")[0] for _ in range(4)]
+    whole, after = sorted(runs[1:], key=lambda run: float(run[1]))[1]
+    detail = f"median of 3 fresh processes; {whole:.2f} s with Dynamo"
+    return Measurement("compile", f"{case}, warm disk cache, after Dynamo", after, "s", 2, detail)
 
 
 def first_use() -> Measurement:
@@ -124,7 +144,10 @@ def main() -> None:
         }
         detail = f"CPU Inductor {times['cpu']:.2f} s; first call, median of 3 fresh processes"
         rows.append(Measurement("compile", f"{case}, cold", times["spyre"], "s", None, detail))
-    report([*rows, first_use(), fresh_process()])
+        if case == "minilm":
+            name = "minilm, cold, beside CPU Inductor"
+            rows.append(Measurement("compile", name, times["spyre"] / times["cpu"], "x", 0.7))
+    report([*rows, warm("minilm"), first_use(), fresh_process()])
 
 
 if __name__ == "__main__":

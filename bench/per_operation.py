@@ -16,10 +16,10 @@ from math import prod
 
 from openspyre.compiler.bounds import highest
 from openspyre.compiler.contraction import contraction
-from openspyre.compiler.division import last_uses, step_work
 from openspyre.compiler.pipeline import STAGES, Stage
 from openspyre.compiler.residency import place
 from openspyre.compiler.rewrite import reads
+from openspyre.compiler.step_work import whole_works
 from openspyre.compiler.tiling import Runs
 from openspyre.compiler.work import Works
 from openspyre.ir.kernel import Division, Kernel, Kind, Op, Part, Step
@@ -77,12 +77,11 @@ def _is_half(kernel: Kernel, op: Op, following: Op) -> bool:
 
 
 def _divided(kernel: Kernel, card: CardSpec, forced: Mapping[int, Split]) -> Kernel:
-    works, last_use = Works(kernel, card), last_uses(kernel)
+    works = whole_works(kernel, Works(kernel, card))
     ops = {op.name: op for op in kernel.ops}
     divisions = {}
     for number, step in enumerate(kernel.steps):
-        least = step_work(step, number, last_use, works).granules
-        granules = [card.stick_bytes // 2 if granule > 1 else 1 for granule in least]
+        granules = [card.stick_bytes // 2 if n > 1 else 1 for n in works[number].granules]
         split = forced.get(number) or _split(kernel, step, ops[step.ops[-1]], granules, card)
         divisions[step.name] = Division(
             tuple(

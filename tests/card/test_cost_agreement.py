@@ -14,15 +14,15 @@ from math import log, prod
 
 import pytest
 
-from openspyre.compiler.capacity import BUFFERINGS, with_loops
-from openspyre.compiler.cost import AS_FAST, Split, cycles, splits
-from openspyre.compiler.division import last_uses, split_of, step_work
+from openspyre.compiler.capacity import fitting
+from openspyre.compiler.cost import AS_FAST, Split, Work, splits
+from openspyre.compiler.division import division_along
 from openspyre.compiler.emit import emit
 from openspyre.compiler.pipeline import STAGES, plan_kernel
-from openspyre.compiler.tiles import lx_peak
-from openspyre.compiler.tilings import soonest
+from openspyre.compiler.step_work import StepWorks, whole_works
+from openspyre.compiler.tilings import least_cycles
 from openspyre.compiler.work import Works
-from openspyre.ir.kernel import Division, Kernel, Part
+from openspyre.ir.kernel import Kernel
 from openspyre.ir.text import parse_kernel
 from openspyre.spec import SPYRE_CARD_V1, CardSpec
 from tests.card.time_engine import timed
@@ -87,33 +87,26 @@ KERNELS = {
 }
 
 
-def pinned(split: Split, granules: tuple[int, ...], kernel: Kernel, card: CardSpec) -> Kernel:
-    """The only step divided as `split` says, the innermost axis over neighbouring cores."""
+def pinned(split: Split, work: Work, kernel: Kernel, card: CardSpec) -> Kernel:
+    """The only step divided as `split` says."""
     (step,) = kernel.steps
-    parts = tuple(
-        Part(axis.name, count, prod(split[at + 1 :]), granules[at])
-        for at, (axis, count) in enumerate(zip(step.axes, split, strict=True))
-        if count > 1
-    )
-    return replace(kernel, divisions={step.name: Division(parts)})
+    return replace(kernel, divisions={step.name: division_along(step, work, split)})
 
 
 def times(text: str) -> Iterator[tuple[float, float]]:
     """(model's cycles, clock's cycles) of every split of a kernel of one step."""
     kernel, card = parse_kernel(text), SPYRE_CARD_V1
     stepped = plan_kernel(kernel, card, stages=STAGES[:3])
-    (step,) = stepped.steps
-    work = step_work(step, 0, last_uses(stepped), Works(stepped, card))
+    (work,) = whole_works(stepped, Works(stepped, card))
     for split in splits(work, card):
         if prod(split) < 8 or any(p & (p - 1) for p in split):
             continue  # enough to see: the powers of two
         stages = tuple(
-            (name, partial(pinned, split, work.granules) if name == "divide" else run, check)
+            (name, partial(pinned, split, work) if name == "divide" else run, check)
             for name, run, check in STAGES
         )
         planned = plan_kernel(kernel, card, stages=stages)
-        model = min((t for t, *_ in soonest(work, split, card)), default=cycles(work, split, card))
-        yield model, float(timed(emit(planned, card)).cycles)
+        yield least_cycles(work, split, card), float(timed(emit(planned, card)).cycles)
 
 
 def ranks(values: Sequence[float]) -> list[float]:
@@ -134,33 +127,19 @@ def test_model_and_clock_order_splits_alike(name: str) -> None:
 def tiled(text: str, most: int) -> Iterator[tuple[float, float]]:
     """(model's cycles, clock's cycles) of tilings of a kernel of one step.
 
-    Of every way of buffering, of the tilings for which no more buffers fit: the fastest, and
-    others from all over the range, about `most` in all.
+    The fastest that fits, and others from all over the range, about `most` in all.
     """
-    kernel, card = parse_kernel(text), SPYRE_CARD_V1
-    planned = plan_kernel(kernel, card, stages=STAGES[:4])
-    (step,) = planned.steps
-    division = planned.divisions[step.name]
-    work = step_work(step, 0, last_uses(planned), Works(planned, card))
-    split = split_of(step, division)
-    for buffering in BUFFERINGS:
-        fitting = []
-        for model, loops, inner in soonest(work, split, card, buffering):
-            candidate = with_loops(step, work, loops, inner)
-            fits = (
-                how for how in BUFFERINGS
-                if lx_peak(planned, candidate, division, card, how) <= card.lx_usable
-            )  # fmt: skip
-            if next(fits, None) is buffering:
-                fitting.append((model, candidate))
-        for model, candidate in fitting[:: max(1, len(fitting) // most)]:
-            placed = STAGES[-1][1](replace(planned, steps=(candidate,)), card)
-            yield model, float(timed(emit(placed, card)).cycles)
+    card = SPYRE_CARD_V1
+    planned = plan_kernel(parse_kernel(text), card, stages=STAGES[:4])
+    found = list(fitting(planned, StepWorks(planned, card).of(0)))
+    for one in found[:: max(1, len(found) // most)]:
+        placed = STAGES[-1][1](replace(planned, steps=(one.step,)), card)
+        yield one.cycles, float(timed(emit(placed, card)).cycles)
 
 
 @pytest.mark.parametrize("name", ["linear 512x4096x1024", "gated"])
 def test_model_and_clock_order_tilings_alike(name: str) -> None:
-    model, clock = zip(*tiled(KERNELS.get(name, GATED), 16), strict=True)
+    model, clock = zip(*tiled(KERNELS.get(name, GATED), 48), strict=True)
     agreement = statistics.correlation(ranks(model), ranks(clock))
     taken = clock[model.index(min(model))]
     assert agreement >= 0.95

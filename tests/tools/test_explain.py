@@ -14,10 +14,10 @@ import openspyre
 from openspyre.compiler.alternatives import places, step_choices
 from openspyre.compiler.pipeline import plan_kernel
 from openspyre.ir.kernel import Kernel, Space
-from openspyre.ir.text import parse_kernel
 from openspyre.spec import SPYRE_CARD_V1, CardSpec
 from openspyre.tools.cli import app
 from openspyre.tools.report import is_model
+from tests.hinted_kernels import told
 
 openspyre.require()
 
@@ -35,22 +35,6 @@ compiled = torch.compile(model, dynamic=False)
 for _ in range(3):
     compiled(x, w, v)
 """
-TWO = """kernel two
-HINTS
-arguments x w v z y
-input x: f16[64, 256]
-input w: f16[256, 256]
-input v: f16[64, 64]
-output z: f16[64, 256]
-output y: f16[64, 256]
-local t: f16[64, 256]
-op a contract i0:64 i1:256 | r0:256
-  t[i0, i1] <- sum: x[i0, r0] * w[r0, i1]
-op b contract i0:64 i1:256 | r0:64
-  z[i0, i1] <- sum: v[i0, r0] * t[r0, i1]
-op c map i0:64 i1:256
-  y[i0, i1] <- exp(t[i0, i1])
-"""
 
 
 def spyre(*words: str | Path) -> tuple[int, str]:
@@ -61,8 +45,7 @@ def spyre(*words: str | Path) -> tuple[int, str]:
 
 
 def planned(*hints: str, card: CardSpec = SPYRE_CARD_V1) -> Kernel:
-    text = TWO.replace("HINTS", "\n".join(f"hint {h}" for h in hints))
-    return plan_kernel(parse_kernel(text), card)
+    return plan_kernel(told(*hints), card)
 
 
 @pytest.fixture(scope="module")

@@ -11,24 +11,9 @@ from openspyre.ir.kernel import Kernel, Loop, Space
 from openspyre.ir.text import parse_kernel, print_kernel
 from openspyre.runtime.programs import program_key
 from openspyre.spec import SPYRE_CARD_V1
+from tests.hinted_kernels import TWO, told
 from tests.random_kernels import problem
 
-TWO = """kernel two
-HINTS
-arguments x w v z y
-input x: f16[64, 256]
-input w: f16[256, 256]
-input v: f16[64, 64]
-output z: f16[64, 256]
-output y: f16[64, 256]
-local t: f16[64, 256]
-op a contract i0:64 i1:256 | r0:256
-  t[i0, i1] <- sum: x[i0, r0] * w[r0, i1]
-op b contract i0:64 i1:256 | r0:64
-  z[i0, i1] <- sum: v[i0, r0] * t[r0, i1]
-op c map i0:64 i1:256
-  y[i0, i1] <- exp(t[i0, i1])
-"""
 LARGE = """kernel large
 HINTS
 arguments x z
@@ -37,10 +22,6 @@ output z: f32[n, 100000]
 op a map i0:64 i1:100000
   z[i0, i1] <- exp(x[i0, i1])
 """.replace("n,", "64,")
-
-
-def told(*hints: str, text: str = TWO) -> Kernel:
-    return parse_kernel(text.replace("HINTS", "\n".join(f"hint {h}" for h in hints)))
 
 
 def planned(*hints: str, text: str = TWO) -> Kernel:

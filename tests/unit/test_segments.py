@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from openspyre.compiler import tiles
 from openspyre.compiler.canonical import canonicalize
+from openspyre.compiler.cost import Timeline
 from openspyre.compiler.layout import choose_layouts
 from openspyre.compiler.pipeline import plan_kernel
 from openspyre.compiler.segments import classes, step_keys
@@ -13,12 +20,20 @@ from openspyre.spec import SPYRE_CARD_V1
 from tests.regions import load_region
 
 
-def layers(count: int) -> Kernel:
-    """`count` layers: mix rows (all of them are needed), take the row maximum, subtract it."""
+def layers(count: int, *, early: bool = False) -> Kernel:
+    """`count` layers: mix rows (all of them are needed), take the row maximum, subtract it.
+
+    Args:
+        early: a small tensor of every layer is made before the first.
+    """
     tensors = [f"input w{n}: f16[512, 512]" for n in range(count)]
     tensors += [f"local {t}{n}: f16[512, 64]" for n in range(count) for t in ("p", "o")]
     tensors += [f"local m{n}: f32[512, 1]" for n in range(count)]
     ops = []
+    if early:
+        tensors += [f"input b{n}: f16[64]" for n in range(count)]
+        tensors += [f"local q{n}: f32[64]" for n in range(count)]
+        ops += [f"op q{n} map i0:64\n  q{n}[i0] <- exp(b{n}[i0])" for n in range(count)]
     for n in range(count):
         given = f"o{n - 1}" if n else "x"
         ops.append(f"""
@@ -27,12 +42,13 @@ op dot{n} contract i0:512 i1:64 | r0:512
 op max{n} reduce i0:512 | r0:64
   m{n}[i0, 0] <- max: p{n}[i0, r0]
 op sub{n} map i0:512 i1:64
-  o{n}[i0, i1] <- f16(p{n}[i0, i1] - m{n}[i0, 0])""")
+  o{n}[i0, i1] <- f16(p{n}[i0, i1] - {f"(m{n}[i0, 0] + q{n}[i1])" if early else f"m{n}[i0, 0]"})""")
     ops.append(f"""
 op last map i0:512 i1:64
   y[i0, i1] <- f16(o{count - 1}[i0, i1] * 0.5)""")
     weights = " ".join(f"w{n}" for n in range(count))
-    head = ["kernel layers", f"arguments x {weights} y"]
+    biases = " ".join(f"b{n}" for n in range(count)) if early else ""
+    head = ["kernel layers", f"arguments x {weights} {biases} y"]
     head += ["input x: f16[512, 64]", "output y: f16[512, 64]"]
     return parse_kernel("\n".join([*head, *tensors, *ops]))
 
@@ -61,6 +77,37 @@ def test_planning_does_not_grow_with_depth() -> None:
         assert sum(last - first + 1 for first, last in runs.best()) == 3 * depth + 1
         counts.append(runs.planned)
     assert counts[1] <= counts[0] * 1.25
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_all_stages_together_look_at_no_more_for_more_layers(
+    monkeypatch: pytest.MonkeyPatch, early: bool
+) -> None:
+    """What takes time: ops put on a timeline, and the LX buffers of a step planned."""
+    counts: Counter[str] = Counter()
+
+    def count(owner: type, name: str) -> None:
+        plain = getattr(owner, name)
+
+        def counted(*given: Any) -> Any:
+            counts[name] += 1
+            return plain(*given)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    count(Timeline, "add")
+    count(tiles._Builder, "plan")
+    found = []
+    for depth in (70, 140):  # deeper than segments.REACH
+        counts.clear()
+        planned = plan_kernel(layers(depth, early=early), SPYRE_CARD_V1)
+        assert len(planned.steps) >= depth
+        found.append(dict(counts))
+    few, many = found
+    assert all(few.values())
+    assert many["add"] <= 1.25 * few["add"]
+    if not early:  # else more stays in LX during every layer, and tiles are planned beside that
+        assert many["plan"] <= 1.25 * few["plan"]
 
 
 def pieces(count: int) -> Kernel:

@@ -8,9 +8,9 @@ import pytest
 
 from openspyre.compiler.canonical import canonicalize
 from openspyre.compiler.cost import Timeline
-from openspyre.compiler.division import last_uses, step_work
 from openspyre.compiler.emit import emit
 from openspyre.compiler.residency import place
+from openspyre.compiler.step_work import whole_works
 from openspyre.compiler.tiles import Content, free_to_write, step_tiles
 from openspyre.compiler.unit_order import units_begin
 from openspyre.compiler.work import Works
@@ -128,9 +128,7 @@ def test_a_smaller_buffering_that_lets_both_work_comes_first() -> None:
 
 def test_the_estimate_knows_that_units_work_at_a_time() -> None:
     kernel = planned()
-    (step,) = kernel.steps
-    works = Works(kernel, SPYRE_CARD_V1)
-    work = step_work(step, 0, last_uses(kernel), works)
+    (work,) = whole_works(kernel, Works(kernel, SPYRE_CARD_V1))
     line = Timeline(work, (1, 1), SPYRE_CARD_V1)
     for phase in work.phases:
         line.add(phase)

@@ -7,16 +7,18 @@ are then done sooner.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import inf, prod
+from math import prod
 
-from openspyre.compiler.axes import StepAxes, step_axes
+from openspyre.compiler.axes import step_axes
 from openspyre.compiler.bounds import highest
-from openspyre.compiler.cost import Split, Work
+from openspyre.compiler.cost import Work
 from openspyre.compiler.groups import Group, Grouping
 from openspyre.compiler.residency import (
     Use,
+    axes_of,
     crosses,
     gathered_form,
     kept_form,
@@ -24,13 +26,13 @@ from openspyre.compiler.residency import (
 )
 from openspyre.compiler.rewrite import reads, sole_name, writes_whole
 from openspyre.compiler.segments import REACH
-from openspyre.compiler.tilings import soonest
+from openspyre.compiler.step_work import STAYS, flows_of, split_of, without
+from openspyre.compiler.tilings import least_cycles
 from openspyre.ir.kernel import Division, Kernel, Kind, Op, Part, Role, Step, loads
 from openspyre.spec import CardSpec
 
 _SOONER = 0.98  # of the time apart: estimates closer than this are equal
 _SMALL = 1 / 16  # of LX: what fits beside anything else
-_STAYS = 0.5  # of LX, for what stays there while other steps work
 
 Choice = Callable[[Step, Work], Division]
 
@@ -69,14 +71,19 @@ def may_stay(kernel: Kernel, card: CardSpec) -> Mapping[str, int]:
     """
     grouping = Grouping(kernel)
     last: dict[str, int] = {}
+    readers: dict[str, list[Op]] = defaultdict(list)
     for position, op in enumerate(kernel.ops):
-        last |= {tensor: position for tensor, _ in reads(op)}
+        for tensor in dict.fromkeys(t for t, _ in reads(op)):
+            last[tensor] = position
+            readers[tensor].append(op)
     found = {}
     for position, op in enumerate(kernel.ops):
         name = op.out.tensor
         if op.kind is not Kind.MAP or len(grouping.writers[name]) > 1:
             continue
-        if last.get(name, 0) - position not in range(1, REACH) or not _walked_alike(kernel, op):
+        if last.get(name, 0) - position not in range(1, REACH) or not _walked_alike(
+            kernel, op, readers[name]
+        ):
             continue
         axes = _starving(grouping, position, last[name], card)
         if axes is not None:
@@ -106,12 +113,12 @@ def may_be_fetched(kernel: Kernel, card: CardSpec) -> Mapping[str, int]:
     return found
 
 
-def _walked_alike(kernel: Kernel, writer: Op) -> bool:
+def _walked_alike(kernel: Kernel, writer: Op, readers: Sequence[Op]) -> bool:
     """Whether an op writes, and all ops read, a local tensor dim by dim, whole, and it fits LX."""
     tensor = kernel.tensors[writer.out.tensor]
     if tensor.role is not Role.LOCAL or not writes_whole(writer, tensor):
         return False
-    for op in kernel.ops:
+    for op in readers:
         extents = {d.name: d.extent for d in (*op.dims, *op.rdims)}
         for name, index in reads(op):
             if name == tensor.name and any(
@@ -202,7 +209,7 @@ class Agreed:
             self.kernel, self.works = kernel, left
 
     def _gathered(self, kernel: Kernel, name: str, uses: Sequence[Use]) -> bool:
-        axes = _axes(kernel, uses)
+        axes = axes_of(kernel, uses)
         lies = gathered_form(kernel, axes, name, uses, self.card)
         return lies is not None and lies.bytes <= self.card.lx_usable * _SMALL
 
@@ -240,48 +247,15 @@ class Agreed:
         return Division(tuple(found[axis] for axis in sorted(found)))
 
     def _stays(self, kernel: Kernel, name: str, uses: Sequence[Use]) -> bool:
-        lies = kept_form(kernel, _axes(kernel, uses), name, uses)
-        return lies is not None and lies.bytes <= self.card.lx_usable * _STAYS
+        lies = kept_form(kernel, axes_of(kernel, uses), name, uses)
+        return lies is not None and lies.bytes <= self.card.lx_usable * STAYS
 
     def _key(self, step: Step, work: Work) -> object:
-        return self.keys[step.name], tuple(tuple(n for n, _ in p.flows) for p in work.phases)
+        return self.keys[step.name], flows_of(work)
 
     def _time(self, step: Step, division: Division, work: Work) -> float:
-        parts = {p.axis: p.parts for p in division.parts}
-        split: Split = tuple(parts.get(a.name, 1) for a in step.axes)
+        split = split_of(step, division)
         key = (self._key(step, work), split)
         if key not in self.times:
-            found = soonest(work, split, self.card)
-            self.times[key] = min((t for t, *_ in found), default=inf)
+            self.times[key] = least_cycles(work, split, self.card)
         return self.times[key]
-
-
-def _axes(kernel: Kernel, uses: Sequence[Use]) -> dict[int, StepAxes]:
-    """The axes of the steps of some uses, by number."""
-    steps = {n: kernel.steps[n] for n in {use.step for use in uses}}
-    return {n: step_axes(kernel, s, kernel.divisions[s.name]) for n, s in steps.items()}
-
-
-def staying(kernel: Kernel, card: CardSpec) -> Mapping[str, tuple[int, int, int]]:
-    """The tensors that may stay in LX from step to step with the divisions as they are: bytes of a
-    core, the first and the last step.
-    """
-    found = {}
-    for name, uses in local_uses(kernel).items():
-        if not crosses(uses) or name in kernel.residency:
-            continue
-        axes = _axes(kernel, uses)
-        lies = kept_form(kernel, axes, name, uses)
-        lies = lies or gathered_form(kernel, axes, name, uses, card)
-        if lies is not None and lies.bytes <= card.lx_usable * _STAYS:
-            found[name] = (lies.bytes, uses[0].step, uses[-1].step)
-    return found
-
-
-def without(work: Work, tensors: Collection[str]) -> Work:
-    """The work of a step that has tensors in LX."""
-    phases = tuple(
-        replace(p, flows=tuple((n, a) for n, a in p.flows if p.op.flows[n].tensor not in tensors))
-        for p in work.phases
-    )
-    return replace(work, phases=phases)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
-from openspyre.compiler.cost import Inner, Split, Tiling, Work, best_splits, cycles
-from openspyre.compiler.division import last_uses, split_of, step_work
+from openspyre.compiler.capacity import estimated, fitting
+from openspyre.compiler.cost import best_splits
+from openspyre.compiler.division import division_along
 from openspyre.compiler.residency import why_not_kept
-from openspyre.compiler.segments import step_keys
-from openspyre.compiler.tilings import soonest
-from openspyre.compiler.work import Works
-from openspyre.ir.kernel import Kernel, Loop, Residency, Space, Step
+from openspyre.compiler.step_work import StepWorks, split_of
+from openspyre.ir.kernel import Division, Kernel, Residency, Space, Step
 from openspyre.spec import CardSpec
 
 _SPLITS = 8  # that are timed with the tile loops that suit each
@@ -23,6 +23,8 @@ class Choice:
 
     text: str
     cycles: float
+    step: Step
+    division: Division
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,8 @@ class StepChoices:
 
     Attributes:
         like: the steps that are equal up to names, planned alike.
-        divisions: others, each with the tile loops that suit it best, whether or not these fit LX.
+        divisions: others, each with the tile loops that suit it best; what other steps gain or lose
+            is not in the cycles.
         tilings: others for the division that was taken.
     """
 
@@ -55,15 +58,13 @@ class Place:
 
 def step_choices(kernel: Kernel, card: CardSpec, most: int = 3) -> Iterator[StepChoices]:
     """The choices of a planned kernel; steps that are planned alike are told once."""
-    works, last_use = Works(kernel, card), last_uses(kernel)
-    like: dict[object, list[str]] = {}
-    first: dict[object, tuple[int, Step]] = {}
-    for number, (step, key) in enumerate(step_keys(kernel)):
-        like.setdefault(key, []).append(step.name)
-        first.setdefault(key, (number, step))
-    for key, (number, step) in first.items():
-        work = step_work(step, number, last_use, works)
-        yield _choices(kernel, step, tuple(like[key][1:]), work, card, most)
+    works = StepWorks(kernel, card)
+    like: dict[object, list[int]] = {}
+    for number in range(len(kernel.steps)):
+        like.setdefault(works.of(number).key, []).append(number)
+    for first, *others in like.values():
+        names = tuple(kernel.steps[n].name for n in others)
+        yield _choices(kernel, first, names, works, most)
 
 
 def places(kernel: Kernel, card: CardSpec) -> Iterator[Place]:
@@ -75,27 +76,33 @@ def places(kernel: Kernel, card: CardSpec) -> Iterator[Place]:
 
 
 def _choices(
-    kernel: Kernel, step: Step, like: tuple[str, ...], work: Work, card: CardSpec, most: int
+    kernel: Kernel, number: int, like: tuple[str, ...], works: StepWorks, most: int
 ) -> StepChoices:
-    division = kernel.divisions[step.name]
-    split = split_of(step, division)
-    loops, inner = _own(step, work)
-    taken = cycles(work, split, card, loops, inner)
-    other_splits = [
-        Choice(_division_text(step, s), min((t for t, *_ in soonest(work, s, card)), default=rough))
-        for rough, s in best_splits(work, card, _SPLITS)
-        if s != split
-    ]
+    step, seen = kernel.steps[number], works.of(number)
+    taken = estimated(kernel, step, seen)
     other_loops = [
-        Choice(_tiling_text(step, work, a, b), time)
-        for time, a, b in soonest(work, split, card)
-        if (a, b) != (loops, inner)
+        Choice(_tiling_text(found.step), found.cycles, found.step, seen.division)
+        for found in islice(fitting(kernel, seen), most + 1)
+        if found.step != step
     ]
     return StepChoices(
-        step, like, division.cores,
-        Choice(_division_text(step, split), taken), _best(other_splits, most),
-        Choice(_tiling_text(step, work, loops, inner), taken), _best(other_loops, most),
+        step, like, seen.division.cores,
+        Choice(_division_text(seen.division), taken, step, seen.division),
+        _best(list(_divisions(kernel, number, works)), most),
+        Choice(_tiling_text(step), taken, step, seen.division), _best(other_loops, most),
     )  # fmt: skip
+
+
+def _divisions(kernel: Kernel, number: int, works: StepWorks) -> Iterator[Choice]:
+    """Other divisions, with the tile loops that suit each best and what then stays in LX."""
+    seen = works.of(number)
+    for _, split in best_splits(seen.work, works.card, _SPLITS):
+        if split != split_of(seen.step, seen.division):
+            division = division_along(seen.step, seen.work, split)
+            found = next(fitting(kernel, works.divided(number, division)), None)
+            if found is not None:
+                text = _division_text(division)
+                yield Choice(text, found.cycles, found.step, division)
 
 
 def _best(choices: list[Choice], most: int) -> tuple[Choice, ...]:
@@ -103,24 +110,11 @@ def _best(choices: list[Choice], most: int) -> tuple[Choice, ...]:
     return tuple(sorted(found.values(), key=lambda c: (c.cycles, c.text))[:most])
 
 
-def _own(step: Step, work: Work) -> tuple[Tiling, Inner]:
-    """The loops of a planned step as the cost model takes them."""
-    axes = {axis.name: at for at, axis in enumerate(step.axes)}
-    inner: dict[str, tuple[tuple[int, int], ...]] = {}
-    for phase in work.phases:
-        dims = {name: at for at, name in enumerate(phase.op.names)}
-        if own := step.inner.get(phase.op.name):
-            inner[phase.op.name] = tuple((dims[loop.axis], loop.tile) for loop in own)
-    return tuple((axes[loop.axis], loop.tile) for loop in step.loops), inner
+def _division_text(division: Division) -> str:
+    return ", ".join(f"{p.axis} x {p.parts}" for p in division.parts) or "one core"
 
 
-def _division_text(step: Step, split: Split) -> str:
-    parts = [f"{a.name} x {n}" for a, n in zip(step.axes, split, strict=True) if n > 1]
-    return ", ".join(parts) or "one core"
-
-
-def _tiling_text(step: Step, work: Work, loops: Tiling, inner: Inner) -> str:
-    names: Mapping[str, tuple[str, ...]] = {p.op.name: tuple(p.op.names) for p in work.phases}
-    shown = [Loop(step.axes[axis].name, tile) for axis, tile in loops]
-    shown += [Loop(f"{op}.{names[op][d]}", tile) for op, own in inner.items() for d, tile in own]
-    return " ".join(f"{loop.axis}/{loop.tile}" for loop in shown) or "whole"
+def _tiling_text(step: Step) -> str:
+    shown = [f"{loop.axis}/{loop.tile}" for loop in step.loops]
+    shown += [f"{op}.{x.axis}/{x.tile}" for op, own in step.inner.items() for x in own]
+    return " ".join(shown) or "whole"

@@ -77,8 +77,7 @@ class StepAxes:
 
 def step_ops(kernel: Kernel, step: Step) -> tuple[Op, ...]:
     """The ops of a step, in its order."""
-    by_name = {op.name: op for op in kernel.ops}
-    return tuple(by_name[name] for name in step.ops)
+    return tuple(kernel.by_name[name] for name in step.ops)
 
 
 def largest_part(extent: int, part: Part | None) -> int:

@@ -8,24 +8,20 @@ another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import merge
 
-from openspyre.compiler.agreed import staying, without
-from openspyre.compiler.axes import largest_part
+from openspyre.compiler.axes import largest_part, step_ops
 from openspyre.compiler.bounds import highest
 from openspyre.compiler.cost import Inner, Tiling, Work, local_sizes
-from openspyre.compiler.division import last_uses, split_of, step_work
-from openspyre.compiler.residency import below_weights
-from openspyre.compiler.segments import step_keys
+from openspyre.compiler.step_work import StepWork, StepWorks, split_of
 from openspyre.compiler.tiles import Buffering, lx_peak
-from openspyre.compiler.tilings import panels, soonest
-from openspyre.compiler.work import Works
+from openspyre.compiler.tilings import BUFFERINGS, panels, tilings, timed
 from openspyre.ir.kernel import Dim, Division, Kernel, Kind, Loop, Op, Step
 from openspyre.spec import CardSpec
 
-BUFFERINGS = (Buffering.COPIES, Buffering.INNER, Buffering.NONE)
-_MOST_TRIED = 32  # tilings that turn out too large, the fastest first
+_MOST_TRIED = 32  # tilings of a way of buffering that turn out too large, the fastest first
 _STICK = 64  # points: tiles of a lane dim are whole sticks of every dtype
 
 
@@ -34,30 +30,13 @@ def fit_tiles(kernel: Kernel, card: CardSpec) -> Kernel:
     there, or with all of LX where that is sooner all the same.
     """
     done: dict[object, Step] = {}
-    works = Works(kernel, card)
-    last_use = last_uses(kernel)
-    near = staying(kernel, card)
-    card = replace(card, lx_usable=below_weights(kernel, card))
-    steps = []
-    for number, (step, key) in enumerate(step_keys(kernel)):
-        if number < kernel.prologue:
-            steps.append(step)
-            continue
-        # Weights have their place already. Those that are fetched on the ring come whole: tiles
-        # of them would cut what is fetched beside them into short runs.
-        whole = without(step_work(step, number, last_use, works), kernel.residency)
-        work = without(whole, near)
-        held = sum(size for size, first, last in near.values() if first <= number <= last)
-        key = (key, held, tuple(tuple(n for n, _ in p.flows) for p in work.phases))
-        if key not in done:
-            division = kernel.divisions[step.name]
-            left = replace(card, lx_usable=card.lx_usable - min(held, card.lx_usable // 2))
-            beside = _soonest(kernel, step, division, work, left)
-            alone = _soonest(kernel, step, division, whole, card) if held else None
-            found = [tiled for tiled in (beside, alone) if tiled is not None]
-            best = min(found, key=lambda tiled: tiled.cycles, default=None)
-            done[key] = best.step if best else _smallest(kernel, step, division, whole, card)
-        model = done[key]
+    works = StepWorks(kernel, card)
+    steps = list(kernel.steps[: kernel.prologue])
+    for number, step in enumerate(kernel.steps[kernel.prologue :], kernel.prologue):
+        seen = works.of(number)
+        if seen.key not in done:
+            done[seen.key] = _soonest(kernel, seen)
+        model = done[seen.key]
         inner = {
             op: model.inner[other]
             for op, other in zip(step.ops, model.ops, strict=True)
@@ -67,58 +46,72 @@ def fit_tiles(kernel: Kernel, card: CardSpec) -> Kernel:
     return replace(kernel, steps=tuple(steps))
 
 
-def _soonest(
-    kernel: Kernel, step: Step, division: Division, work: Work, card: CardSpec
-) -> _Tiled | None:
-    """The fastest of the tilings worth trying that fits with its copies double buffered, with
-    those of ops' own loops, or with none.
-    """
-    split = split_of(step, division)
-    local = local_sizes(work, split)
-    best: _Tiled | None = None
-    for buffering in BUFFERINGS:
-        tried = [
-            _Tiled(cycles, with_loops(step, work, a, b), _Sizes.of(work, local, a, b))
-            for cycles, a, b in soonest(work, split, card, buffering)
-        ]
-        found = _fastest(kernel, division, tried, card, buffering)
-        if found is not None and (best is None or found.cycles < best.cycles):
-            best = found
-    return best
-
-
-def _smallest(kernel: Kernel, step: Step, division: Division, work: Work, card: CardSpec) -> Step:
-    local = local_sizes(work, split_of(step, division))
-    whole = with_loops(step, work, (), panels(work, local, card))
-    return _fitted(kernel, whole, division, card)
-
-
-def _fastest(
-    kernel: Kernel, division: Division, tried: Sequence[_Tiled], card: CardSpec,
-    buffering: Buffering,
-) -> _Tiled | None:  # fmt: skip
-    """The first that fits."""
-    too_large: list[_Sizes] = []
-    for found in tried:
-        if any(found.sizes.covers(other) for other in too_large):
-            continue
-        looped = bool(found.step.loops or found.step.inner)
-        peak = lx_peak(kernel, found.step, division, card, buffering if looped else None)
-        if peak <= card.lx_usable:
-            return found
-        too_large.append(found.sizes)
-        if len(too_large) == _MOST_TRIED:
-            break
-    return None
+def _soonest(kernel: Kernel, seen: StepWork) -> Step:
+    found = next(fitting(kernel, seen), None)
+    if found is not None:
+        return found.step
+    every = seen.alone or seen
+    local = local_sizes(every.work, split_of(every.step, every.division))
+    whole = with_loops(every.step, every.work, (), panels(every.work, local, every.card))
+    return _fitted(kernel, whole, every.division, every.card)
 
 
 @dataclass(frozen=True, slots=True)
-class _Tiled:
+class Fitted:
     """A step with tile loops, and its estimated cycles."""
 
     cycles: float
     step: Step
-    sizes: _Sizes
+
+
+def fitting(kernel: Kernel, seen: StepWork) -> Iterator[Fitted]:
+    """The ways to walk a step with which it fits LX, the fastest first.
+
+    Each is timed with what it gets: all copies double buffered, those of ops' own loops, or none,
+    whichever fits first; beside what may stay in LX, and with all of it.
+    """
+    ways = (_fitting(kernel, one) for one in (seen, seen.alone) if one is not None)
+    yield from merge(*ways, key=lambda found: found.cycles)
+
+
+def _fitting(kernel: Kernel, seen: StepWork) -> Iterator[Fitted]:
+    work, split = seen.work, split_of(seen.step, seen.division)
+    local = local_sizes(work, split)
+    too_large: dict[Buffering, list[_Sizes]] = {buffering: [] for buffering in BUFFERINGS}
+    for found in tilings(work, split, seen.card):
+        larger, sizes = too_large[found.buffering], _Sizes.of(work, local, found.loops, found.inner)
+        if len(larger) == _MOST_TRIED or any(sizes.covers(other) for other in larger):
+            continue
+        step = with_loops(seen.step, work, found.loops, found.inner)
+        if not _fits(kernel, step, seen, found.buffering):
+            larger.append(sizes)
+        elif _buffering(kernel, step, seen) is found.buffering:
+            yield Fitted(found.cycles, step)
+
+
+def estimated(kernel: Kernel, step: Step, seen: StepWork) -> float:
+    """Cycles of a step with the tile loops that it has."""
+    rooms = [one for one in (seen, seen.alone) if one is not None]
+    fitting = [one for one in rooms if _buffering(kernel, step, one) is not None]
+    return min(_estimated(kernel, step, one) for one in fitting or rooms[-1:])
+
+
+def _estimated(kernel: Kernel, step: Step, seen: StepWork) -> float:
+    loops, inner = loops_of(step, seen.work)
+    buffering = _buffering(kernel, step, seen) or BUFFERINGS[-1]
+    split = split_of(step, seen.division)
+    ways = timed(seen.work, split, seen.card, loops, inner)
+    return next(time for time, way in ways if way is buffering)
+
+
+def _buffering(kernel: Kernel, step: Step, seen: StepWork) -> Buffering | None:
+    """What is double buffered, if the step fits at all."""
+    ways = BUFFERINGS if step.loops or step.inner else BUFFERINGS[-1:]
+    return next((way for way in ways if _fits(kernel, step, seen, way)), None)
+
+
+def _fits(kernel: Kernel, step: Step, seen: StepWork, buffering: Buffering) -> bool:
+    return lx_peak(kernel, step, seen.division, seen.card, buffering) <= seen.card.lx_usable
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +144,21 @@ def with_loops(step: Step, work: Work, outer: Tiling, within: Inner) -> Step:
     return replace(step, loops=loops, inner=inner)
 
 
+def loops_of(step: Step, work: Work) -> tuple[Tiling, Inner]:
+    """The loops of a step as the cost model takes them."""
+    axes = {axis.name: at for at, axis in enumerate(step.axes)}
+    inner: dict[str, tuple[tuple[int, int], ...]] = {}
+    for phase in work.phases:
+        dims = {name: at for at, name in enumerate(phase.op.names)}
+        if own := step.inner.get(phase.op.name):
+            inner[phase.op.name] = tuple((dims[loop.axis], loop.tile) for loop in own)
+    return tuple((axes[loop.axis], loop.tile) for loop in step.loops), inner
+
+
 def minimal_step(kernel: Kernel, step: Step, card: CardSpec) -> Step:
     """The step with the smallest tiles that there are."""
-    ops = {op.name: op for op in kernel.ops}
     loops = tuple(Loop(a.name, 1) for a in step.axes)
-    inner = {n: _inner(ops[n], step, {}, 1) for n in step.ops}
+    inner = {n: _inner(kernel.by_name[n], step, {}, 1) for n in step.ops}
     return replace(step, loops=loops, inner={n: v for n, v in inner.items() if v})
 
 
@@ -215,7 +218,7 @@ def _inner(
 
 def _with_private_loops(kernel: Kernel, step: Step, division: Division, card: CardSpec) -> Step:
     """Cuts private dims, of all ops alike, until the step fits."""
-    ops = [op for op in kernel.ops if op.name in step.ops]
+    ops = step_ops(kernel, step)
     tile = max(
         (max(1, highest(d.extent, kernel.limits)) for op in ops for d in _private(op, step)),
         default=1,

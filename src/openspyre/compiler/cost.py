@@ -92,9 +92,12 @@ class Timeline:
         self.most = 0.0  # LX bytes of loads that were ahead at one time
         self.waited = False  # a load waited for room
         self.idle = 0.0  # of the load unit, for want of room
+        self.behind = 0.0  # of PT and SFU in a trip, for first panels that had to wait for room
+        self.first: PhaseCost | None = None  # of the first op, if loads are not a trip ahead
         # Where copies take turns with the work: of the longest op in one trip, and of tensors that
         # wait for the last op that reads them.
         self.alone = self.between = 0.0
+        self.tail = 0.0  # of PT and SFU in a trip, once everything is loaded
         self.reread = work.reread
 
     def continues(self, work: Work, loops: Tiling, kept: int) -> bool:
@@ -113,13 +116,21 @@ class Timeline:
         left = max(0.0, self.card.lx_usable - own)
         return left * _LOADS_AHEAD if self.buffering is Buffering.COPIES else left
 
-    def add(self, phase: Phase, own: Sequence[tuple[int, int]] = ()) -> None:
-        """The next op; `own` are its own loops."""
-        cost = _phase(phase, self.split, self.tiles, self.outer, tuple(own), self.card, self.reread)
+    def cost(self, phase: Phase, own: Sequence[tuple[int, int]] = ()) -> PhaseCost:
+        """What an op costs by itself, however copies are buffered; `own` are its own loops."""
+        return _phase(phase, self.split, self.tiles, self.outer, tuple(own), self.card, self.reread)
+
+    def add(
+        self, phase: Phase, own: Sequence[tuple[int, int]] = (), cost: PhaseCost | None = None
+    ) -> None:
+        """The next op, with its cost if that is known."""
+        cost = cost or self.cost(phase, own)
         self.phases += 1
-        self._make_room(cost.held)
+        late = self._make_room(cost.held)
         self.loaded += cost.load
         single = self.buffering is Buffering.NONE or (self.buffering is Buffering.INNER and not own)
+        if self.phases == 1 and (own or single):
+            self.first = cost
         if single:
             self.alone = max(self.alone, cost.load - cost.once + cost.busy + cost.store)
             self.between += cost.reread
@@ -133,6 +144,8 @@ class Timeline:
                 there, arrived = self.made[tensor]
                 free, made = max(free, there), max(made, arrived)
         end = max(made + cost.busy, self.loaded + cost.busy / panels)
+        if late and own:
+            self.behind += max(0.0, made - self.computed)
         done = free + cost.all_busy
         there, arrived = self.made.get(op.out, (0.0, 0.0))  # several may write it
         self.made[op.out] = max(there, done), max(arrived, end)
@@ -144,6 +157,7 @@ class Timeline:
             self.taken += cost.held
         if cost.store:
             self.stored = max(self.stored, end) + cost.store
+        self.tail = cost.busy / cost.panels + (0.0 if cost.load > cost.once else self.tail)
         self.load += cost.all_load
         self.store += cost.all_store
         self.server += cost.server
@@ -151,13 +165,15 @@ class Timeline:
         self.read += cost.read
         self.written += cost.written
 
-    def _make_room(self, held: float) -> None:
-        free = self._free(self.own)
+    def _make_room(self, held: float) -> bool:
+        """Whether loads had to wait for it."""
+        free, ahead = self._free(self.own), len(self.ahead)
         while self.ahead and self.taken + held > free:
             end, size = self.ahead.popleft()
             self.idle += max(0.0, end - self.loaded)
             self.loaded, self.taken, self.waited = max(self.loaded, end), self.taken - size, True
         self.most = max(self.most, self.taken + held)
+        return len(self.ahead) < ahead
 
     def cycles(self) -> float:
         """Time of the step."""
@@ -170,10 +186,27 @@ class Timeline:
         beside = self.buffering is Buffering.COPIES and self.own < self._free(self.own)
         if trips > 1 and beside:
             busy = max((end - begin for begin, end, _ in self.units.values()), default=0.0)
+        busy += self._behind(trips) * trips
         loading = max(self.load, server) - self.once + self.idle * trips
         each = max(loading, busy, self.store, self.alone * trips) + self.between
         serial = max(self.computed, self.stored)
-        return max(serial + each * (trips - 1) / trips, server) + _fixed(card)
+        # device memory has nothing to do between the last load and the last store
+        pause = max(0.0, self.tail - self.store / trips) if trips > 1 else 0.0
+        return max(serial + each * (trips - 1) / trips, server + pause) + _fixed(card)
+
+    def _behind(self, trips: int) -> float:
+        """Cycles of a trip in which PT and SFU wait for loads that are not a trip ahead.
+
+        First panels find no room before; and beside the stores of the trip before, which take half
+        of device memory until they are done, loads may be slower than their use.
+        """
+        first = self.first
+        if first is None or trips == 1:
+            return self.behind
+        again = first.load - first.once
+        beside = self.store / trips * max(0.0, 2 - first.busy / again) if again else 0.0
+        waits = first.panels > 1 and self.taken + first.held > self._free(self.own)
+        return self.behind + beside + (again / first.panels if waits else 0.0)
 
 
 def cycles(
@@ -181,10 +214,21 @@ def cycles(
     buffering: Buffering = Buffering.COPIES,
 ) -> float:  # fmt: skip
     """Time of a step when axis n is shared by split[n] cores and walked in tiles."""
-    line = Timeline(work, split, card, loops, buffering)
+    return cycles_of_each(work, split, card, loops, inner or {}, (buffering,))[0]
+
+
+def cycles_of_each(
+    work: Work, split: Split, card: CardSpec, loops: Tiling, inner: Inner,
+    ways: Sequence[Buffering],
+) -> list[float]:  # fmt: skip
+    """Times of a step in tiles with each way of buffering."""
+    lines = [Timeline(work, split, card, loops, buffering) for buffering in ways]
     for phase in work.phases:
-        line.add(phase, (inner or {}).get(phase.op.name, ()))
-    return line.cycles()
+        own = inner.get(phase.op.name, ())
+        cost = lines[0].cost(phase, own)
+        for line in lines:
+            line.add(phase, own, cost)
+    return [line.cycles() for line in lines]
 
 
 def _phase(
@@ -328,14 +372,22 @@ def _useful_parts(grains: int, cores: int) -> list[int]:
     return sorted(best.values())
 
 
-def best_splits(work: Work, card: CardSpec, most: int) -> list[tuple[float, Split]]:
-    """The `most` fastest splits, tile loops left open, the best balanced first."""
-    timed = [(_roughly(work, s, card), n, s) for n, s in enumerate(splits(work, card))]
+def best_splits(
+    work: Work, card: CardSpec, most: int, among: Sequence[Split] | None = None
+) -> list[tuple[float, Split]]:
+    """The `most` fastest splits, tile loops left open, the best balanced first.
+
+    Args:
+        among: the splits to choose from, if not from all.
+    """
+    every = splits(work, card) if among is None else among
+    timed = [(roughly(work, split, card), n, split) for n, split in enumerate(every)]
     chosen = sorted(sorted(timed)[:most], key=lambda x: x[1])
     return [(time, split) for time, _, split in chosen]
 
 
-def _roughly(work: Work, split: Split, card: CardSpec) -> float:
+def roughly(work: Work, split: Split, card: CardSpec) -> float:
+    """Time of a step with the fewest tile loops."""
     return cycles(work, split, card, fewest_loops(work, split, card))
 
 

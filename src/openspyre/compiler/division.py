@@ -6,21 +6,18 @@ sticks is split in whole sticks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
 
 from openspyre.compiler.agreed import Agreed, agree
 from openspyre.compiler.cost import AS_FAST, Split, Work, best_splits
-from openspyre.compiler.groups import Group
-from openspyre.compiler.joining import work_of
-from openspyre.compiler.rewrite import reads
 from openspyre.compiler.segments import step_keys
-from openspyre.compiler.tiles import Buffering
-from openspyre.compiler.tilings import soonest
+from openspyre.compiler.step_work import whole_works
+from openspyre.compiler.tilings import least_cycles
 from openspyre.compiler.work import Works
-from openspyre.ir.kernel import Division, Kernel, Part, Role, Step
+from openspyre.ir.kernel import Division, Kernel, Part, Step
 from openspyre.spec import CardSpec
 
 _MOST_TILED = 6  # splits that are compared with their tile loops
@@ -44,70 +41,34 @@ def _agreed(kernel: Kernel, works: Works) -> Agreed:
     done: dict[object, Division] = {}
     divisions, all_works, keys = {}, {}, {}
     card = works.card
-    last_use = last_uses(kernel)
-    for number, (step, key) in enumerate(step_keys(kernel)):
-        work = all_works[step.name] = step_work(step, number, last_use, works)
+    for (step, key), work in zip(step_keys(kernel), whole_works(kernel, works), strict=True):
         if key not in done:
-            done[key] = _division(step, work, card)
-        divisions[step.name], keys[step.name] = done[key], key
-    again = partial(_division, card=card)
+            done[key] = soonest_division(step, work, card)
+        divisions[step.name], all_works[step.name], keys[step.name] = done[key], work, key
+    again = partial(soonest_division, card=card)
     return agree(replace(kernel, divisions=divisions), all_works, keys, card, again)
 
 
-def _division(step: Step, work: Work, card: CardSpec) -> Division:
-    split = _split(work, card)
-    parts = []
-    for at, axis in enumerate(step.axes):
-        if split[at] > 1:
-            stride = prod(split[at + 1 :])
-            parts.append(Part(axis.name, split[at], stride, work.granules[at]))
-    return Division(tuple(parts))
+def soonest_division(
+    step: Step, work: Work, card: CardSpec, among: Sequence[Split] | None = None
+) -> Division:
+    """The fastest division, each with the tile loops that suit it best.
 
-
-def _split(work: Work, card: CardSpec) -> Split:
-    """The fastest split, each with the tile loops that suit it best."""
-    best = best_splits(work, card, _MOST_TILED)
-    timed = [(min(_tiled(work, s, card), default=time), s) for time, s in best]
+    Args:
+        among: the splits to choose from, if not from all.
+    """
+    best = best_splits(work, card, _MOST_TILED, among)
+    timed = [(least_cycles(work, split, card), split) for _, split in best]
     least = min(time for time, _ in timed) * AS_FAST
-    return next(split for time, split in timed if time <= least)
+    return division_along(step, work, next(split for time, split in timed if time <= least))
 
 
-def _tiled(work: Work, split: Split, card: CardSpec) -> Iterator[float]:
-    for buffering in (Buffering.COPIES, Buffering.INNER):
-        yield from (time for time, *_ in soonest(work, split, card, buffering))
-
-
-def split_of(step: Step, division: Division) -> Split:
-    """How many cores share each axis of a step."""
-    parts = {p.axis: p.parts for p in division.parts}
-    return tuple(parts.get(a.name, 1) for a in step.axes)
-
-
-def step_work(step: Step, number: int, last_use: Mapping[str, int], works: Works) -> Work:
-    """The work of step `number`."""
-    kernel = works.kernel
-    group = group_of(kernel, step)
-    leaving = [
-        t
-        for t in group.inside
-        if kernel.tensors[t].role is not Role.LOCAL or last_use.get(t, -1) > number
-    ]
-    return work_of(group, leaving, works)
-
-
-def group_of(kernel: Kernel, step: Step) -> Group:
-    """The group that a step was made from."""
-    by_name = {op.name: op for op in kernel.ops}
-    ops = tuple(by_name[n] for n in step.ops)
-    inside = {op.out.tensor: () for op in ops}
-    return Group(ops, step.axes, step.binding, inside, frozenset(), frozenset())
-
-
-def last_uses(kernel: Kernel) -> dict[str, int]:
-    """For every tensor the number of the last step that reads it."""
-    by_name = {op.name: op for op in kernel.ops}
-    found: dict[str, int] = {}
-    for number, step in enumerate(kernel.steps):
-        for name in step.ops:
-            found.update({t: number for t, _ in reads(by_name[name])})
-    return found
+def division_along(step: Step, work: Work, split: Split) -> Division:
+    """Neighbouring cores share the innermost axis."""
+    return Division(
+        tuple(
+            Part(axis.name, split[at], prod(split[at + 1 :]), work.granules[at])
+            for at, axis in enumerate(step.axes)
+            if split[at] > 1
+        )
+    )

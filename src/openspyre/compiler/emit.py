@@ -38,7 +38,6 @@ from openspyre.ir.kernel import (
     Op,
     Role,
     Space,
-    Step,
     Tensor,
     loads,
 )
@@ -69,7 +68,7 @@ from openspyre.spec import CardSpec
 def emit(kernel: Kernel, card: CardSpec) -> Program:
     """The Program of a planned kernel."""
     emitter = _Emitter(kernel, card)
-    sections = tuple(_StepEmitter(emitter, step).section() for step in kernel.steps)
+    sections = tuple(_StepEmitter(emitter, n).section() for n in range(len(kernel.steps)))
     pool = [r for r in kernel.residency.values() if r.space is Space.DEVICE]
     return Program(
         kernel.name,
@@ -107,9 +106,9 @@ class _Emitter:
         rows = self.kernel.residency
         return {n: x for n, x in self.kept.items() if rows[n].first <= step <= rows[n].last}
 
-    def plan(self, step: Step) -> StepTiles:
+    def plan(self, number: int) -> StepTiles:
         """The tiles of a step, as `place` planned them."""
-        number = self.kernel.steps.index(step)
+        step = self.kernel.steps[number]
         kept = self.kept_in(number)
         rows = [self.kernel.residency[name] for name in kept]
         floor = below_weights(self.kernel, self.card)
@@ -123,16 +122,15 @@ class _Emitter:
 
 
 class _StepEmitter:
-    def __init__(self, program: _Emitter, step: Step) -> None:
+    def __init__(self, program: _Emitter, number: int) -> None:
         self.program, self.kernel, self.slots = program, program.kernel, program.slots
-        self.step, self.plan = step, program.plan(step)
+        self.step, self.plan = self.kernel.steps[number], program.plan(number)
         self.axes = self.plan.axes
-        by_name = {op.name: op for op in self.kernel.ops}
-        self.ops = [by_name[name] for name in step.ops]
+        self.ops = [self.kernel.by_name[name] for name in self.step.ops]
         # The first reader of a shared tile loads it.
         self.first_reads: dict[int, tuple[Op, str, Read]] = {}
         for (op, role, read), number in self.plan.operands.items():
-            self.first_reads.setdefault(number, (by_name[op], role, read))
+            self.first_reads.setdefault(number, (self.kernel.by_name[op], role, read))
 
     def section(self) -> Section:
         axes = []

@@ -12,13 +12,13 @@ from math import prod
 
 from openspyre.compiler.bounds import highest
 from openspyre.compiler.capacity import fit_tiles
-from openspyre.compiler.cost import Split, Work, cycles, fewest_loops, local_sizes, splits
-from openspyre.compiler.division import divide, last_uses, split_of, step_work
+from openspyre.compiler.cost import Split, Work, local_sizes, splits
+from openspyre.compiler.division import divide, soonest_division
 from openspyre.compiler.residency import place, why_not_kept
+from openspyre.compiler.step_work import StepWorks, split_of
 from openspyre.compiler.tiles import Buffering, lx_peak
-from openspyre.compiler.work import Works
 from openspyre.errors import InvalidHint
-from openspyre.ir.kernel import Dim, Division, Fixed, Hint, Kernel, Kind, Loop, Part, Space, Step
+from openspyre.ir.kernel import Dim, Division, Fixed, Hint, Kernel, Kind, Loop, Space, Step
 from openspyre.ir.verify import in_order
 from openspyre.spec import CardSpec
 
@@ -31,11 +31,11 @@ def divide_as_told(kernel: Kernel, card: CardSpec) -> Kernel:
     """
     kernel = divide(kernel, card)
     fixed = _by_step(kernel, Fixed.DIVISION)
-    works, last_use = Works(kernel, card), last_uses(kernel)
+    works = StepWorks(kernel, card)
     divisions = dict(kernel.divisions)
     for number, step in enumerate(kernel.steps):
         if told := fixed.get(step.name):
-            work = step_work(step, number, last_use, works)
+            work = works.of(number).work
             divisions[step.name] = _division(kernel, step, work, told, card)
     return replace(kernel, divisions=divisions)
 
@@ -48,12 +48,11 @@ def fit_tiles_as_told(kernel: Kernel, card: CardSpec) -> Kernel:
     """
     kernel = fit_tiles(kernel, card)
     fixed = _by_step(kernel, Fixed.TILE)
-    works, last_use = Works(kernel, card), last_uses(kernel)
+    works = StepWorks(kernel, card)
     steps = []
     for number, step in enumerate(kernel.steps):
         if told := fixed.get(step.name):
-            work = step_work(step, number, last_use, works)
-            step = _tiled(kernel, step, work, told, card)
+            step = _tiled(kernel, step, works.of(number).work, told, card)
         steps.append(step)
     return replace(kernel, steps=tuple(steps))
 
@@ -146,16 +145,9 @@ def _division(
             why=f"it takes {prod(parts.values())} cores, the card has {card.cores}",
             hint="fewer parts of one of the axes",
         )
-    found = {_with(split, parts) for split in splits(work, card)}
-    fitting = sorted(split for split in found if prod(split) <= card.cores)
-    split = min(fitting, key=lambda s: cycles(work, s, card, fewest_loops(work, s, card)))
-    return Division(
-        tuple(
-            Part(axis.name, split[at], prod(split[at + 1 :]), work.granules[at])
-            for at, axis in enumerate(step.axes)
-            if split[at] > 1
-        )
-    )
+    found = dict.fromkeys(_with(split, parts) for split in splits(work, card))
+    fitting = [split for split in found if prod(split) <= card.cores]
+    return soonest_division(step, work, card, fitting)
 
 
 def _with(split: Split, parts: Mapping[int, int]) -> Split:
@@ -204,7 +196,7 @@ def _tiled(
 
 
 def _keeps_order(kernel: Kernel, step: Step, told: Mapping[str, Hint]) -> None:
-    by_name = {op.name: op for op in kernel.ops}
+    by_name = kernel.by_name
     for name, loops in step.inner.items():
         private = {d.name for d in by_name[name].dims} - step.binding[name].keys()
         if by_name[name].kind is Kind.SCATTER and not in_order(by_name[name], loops, private):

@@ -28,7 +28,7 @@ from openspyre.spec import CardSpec
 
 _SMALL = 16  # a result this much smaller than another of its step is
 _SPLITS_TRIED = 8
-_NONE: Mapping[str, int] = MappingProxyType({})
+NONE_STAY: Mapping[str, int] = MappingProxyType({})
 _STAYING = 4  # an operand whose smallest tile is a larger part of LX comes anew for every op
 
 
@@ -47,7 +47,7 @@ class Joined:
             of the axes which walk them.
     """
 
-    def __init__(self, works: Works, staying: Mapping[str, int] = _NONE) -> None:
+    def __init__(self, works: Works, staying: Mapping[str, int] = NONE_STAY) -> None:
         self.works, self.staying = works, staying
         self._begin(())
 
@@ -172,7 +172,7 @@ class RunCosts:
     `points` counts the ops that were put on a timeline, over all runs and splits.
     """
 
-    def __init__(self, works: Works, staying: Mapping[str, int] = _NONE) -> None:
+    def __init__(self, works: Works, staying: Mapping[str, int] = NONE_STAY) -> None:
         self.card = works.card
         self.joined = Joined(works, staying)
         self.lines: dict[Split, Timeline] = {}

@@ -9,7 +9,7 @@ it from exponentials that are ready.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from openspyre.compiler.rewrite import reads
 from openspyre.ir.index import Expr
@@ -18,37 +18,48 @@ from openspyre.ir.kernel import Kernel, Kind, Op
 Space = tuple[Kind, frozenset[tuple[Expr, int]]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """An op, what it reads, and what two ops that run well together have in common."""
+
+    op: Op
+    reads: frozenset[str]
+    space: Space
+
+
 def bring_together(kernel: Kernel) -> Kernel:
     """The same ops, each no later than the first run of ops like it that it can join."""
-    ops: list[Op] = []
+    placed: list[_Placed] = []
     for op in kernel.ops:
-        ops.insert(_place(op, ops), op)
-    return kernel if tuple(ops) == kernel.ops else replace(kernel, ops=tuple(ops))
+        found = _Placed(op, frozenset(t for t, _ in reads(op)), _space(op))
+        placed.insert(_place(found, placed), found)
+    ops = tuple(x.op for x in placed)
+    return kernel if ops == kernel.ops else replace(kernel, ops=ops)
 
 
-def _place(op: Op, before: list[Op]) -> int:
+def _place(found: _Placed, before: list[_Placed]) -> int:
     """Where among the ops before it an op goes: behind the first run like it, or last."""
-    earliest = _earliest(op, before)
-    space = _space(op)
+    earliest = _earliest(found, before)
     for position in range(max(earliest - 1, 0), len(before)):
-        if _space(before[position]) == space:
-            while position < len(before) and _space(before[position]) == space:
+        if before[position].space == found.space:
+            while position < len(before) and before[position].space == found.space:
                 position += 1
             position = max(position, earliest)
-            return len(before) if _keeps_waiting(op, before, position) else position
+            return len(before) if _keeps_waiting(found, before, position) else position
     return len(before)
 
 
-def _keeps_waiting(op: Op, before: list[Op], position: int) -> bool:
+def _keeps_waiting(found: _Placed, before: list[_Placed], position: int) -> bool:
     """Whether an op that waits for PT would stand before one of its step that does not."""
-    made = {x.out.tensor: x.kind for x in before[:position]}
-    if op.kind is Kind.CONTRACT or all(made.get(t) is not Kind.CONTRACT for t, _ in reads(op)):
+    made = {x.op.out.tensor: x.op.kind for x in before[:position]}
+    waits = any(made.get(tensor) is Kind.CONTRACT for tensor in found.reads)
+    if found.op.kind is Kind.CONTRACT or not waits:
         return False
     passed = before[position:]
-    following = next((x for x in passed if x.kind is not Kind.CONTRACT), None)
-    if following is None or not _walk_alike(op, following):
+    following = next((x for x in passed if x.op.kind is not Kind.CONTRACT), None)
+    if following is None or not _walk_alike(found.op, following.op):
         return False
-    return not {t for t, _ in reads(following)} & {x.out.tensor for x in passed}
+    return not following.reads & {x.op.out.tensor for x in passed}
 
 
 def _walk_alike(op: Op, other: Op) -> bool:
@@ -58,19 +69,18 @@ def _walk_alike(op: Op, other: Op) -> bool:
     return common > 0 and common >= max(len(op.dims), len(other.dims)) - 1
 
 
-def _earliest(op: Op, before: list[Op]) -> int:
+def _earliest(found: _Placed, before: list[_Placed]) -> int:
     """The first position behind everything that the op depends on."""
-    needed = {t for t, _ in reads(op)}
+    out = found.op.out.tensor
     for position in range(len(before) - 1, -1, -1):
         other = before[position]
-        written = other.out.tensor
-        overwrites = any(t == op.out.tensor for t, _ in reads(other))
-        if written in needed or written == op.out.tensor or overwrites:
+        written = other.op.out.tensor
+        if written in found.reads or written == out or out in other.reads:
             return position + 1
     return 0
 
 
 def _space(op: Op) -> Space:
-    """What two ops that run well together have in common: kind and extents of parallel dims."""
+    """Kind and extents of parallel dims."""
     kind = Kind.MAP if op.kind is Kind.GATHER else op.kind
     return kind, frozenset(Counter(d.extent for d in op.dims).items())

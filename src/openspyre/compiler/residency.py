@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
@@ -13,7 +14,8 @@ from openspyre.compiler.bounds import highest
 from openspyre.compiler.packing import Span, best_fit, packed
 from openspyre.compiler.resident import LxTensor, kept_weights, lx_tensor
 from openspyre.compiler.ring_moves import Move, by_ring_is_sooner
-from openspyre.compiler.tiles import Content, StepTiles, Tile, free_to_write, step_tiles
+from openspyre.compiler.segments import step_keys, step_tensors
+from openspyre.compiler.tiles import Content, Tile, free_to_write, step_tiles, tile_name
 from openspyre.compiler.unit_order import units_begin
 from openspyre.errors import BrokenInvariant
 from openspyre.ir.index import Expr
@@ -88,9 +90,17 @@ def place(
 
 def all_axes(kernel: Kernel) -> dict[int, StepAxes]:
     """The axes of every step, by its number."""
-    return {
-        n: step_axes(kernel, s, division_of(kernel, s.name)) for n, s in enumerate(kernel.steps)
-    }
+    return _axes(kernel, range(len(kernel.steps)))
+
+
+def axes_of(kernel: Kernel, uses: Iterable[Use]) -> dict[int, StepAxes]:
+    """The axes of the steps of some uses, by number."""
+    return _axes(kernel, {use.step for use in uses})
+
+
+def _axes(kernel: Kernel, numbers: Iterable[int]) -> dict[int, StepAxes]:
+    steps = {n: kernel.steps[n] for n in numbers}
+    return {n: step_axes(kernel, s, division_of(kernel, s.name)) for n, s in steps.items()}
 
 
 def below_weights(kernel: Kernel, card: CardSpec) -> int:
@@ -313,72 +323,102 @@ def _covers(have: dict[int, Part], writing: int, need: dict[int, Part], reading:
 
 
 class _Packer:
-    """Takes tensors into LX for their lifetimes while the tiles of every step still fit."""
+    """Takes tensors into LX for their lifetimes while the tiles of every step still fit.
+
+    Steps that are equal up to names get equal tiles: `known` has those that were planned.
+    """
 
     def __init__(self, kernel: Kernel, card: CardSpec) -> None:
         self.kernel, self.card = kernel, card
         self.kept: dict[str, LxTensor] = {}
         self.spans: dict[str, Span] = {}
-        self.tiles: dict[int, StepTiles] = {}
+        self.live: dict[int, list[str]] = defaultdict(list)  # what is kept during every step
+        self.tiles: dict[int, tuple[Tile, ...]] = {}
         self.far: dict[str, frozenset[int]] = {}
         self.weights = kept_tensors(kernel)  # their rows are there already
         self.weights_far = far_tensors(kernel) if self.weights else {}
         self.floor = below_weights(kernel, card)
+        self.keys = [
+            (key, step.loops, tuple(step.inner.get(op) for op in step.ops))
+            for step, key in step_keys(kernel)
+        ]
+        self.known: dict[object, tuple[Tile, ...]] = {}
+        self.fitting: dict[object, bool] = {}
 
-    def slower(self, number: int, found: StepTiles, offered: str) -> bool:
+    def slower(self, number: int, found: Sequence[Tile], offered: str) -> bool:
         """Whether tiles of a step have fewer slots than without what is on offer."""
-        before = self.placed(number, self.kept, self.spans)
+        before = self.placed(number)
         slots = [
-            {(t.tensor, t.slots) for t in plan.tiles if t.content is Content.OPERAND}
+            {(t.tensor, t.slots) for t in tiles if t.content is Content.OPERAND}
             - {(offered, n) for n in (1, 2)}
-            for plan in (found, before)
-            if plan
+            for tiles in (found, before)
+            if tiles is not None
         ]
         return len(slots) < 2 or slots[0] != slots[1]
 
     def offer(self, lies: LxTensor, first: int, last: int, far: frozenset[int]) -> None:
         """Keeps a tensor if it fits; `far` are steps that fetch it from other cores."""
         size = rounded_up(lies.bytes, self.card.lx_granule)
-        offset = best_fit(size, first, last, self.spans.values(), self.card.lx_granule)
-        spans = {**self.spans, lies.buffer: Span(offset, size, first, last)}
+        near = {n: self.spans[n] for step in range(first, last + 1) for n in self.live[step]}
+        offset = best_fit(size, first, last, near.values(), self.card.lx_granule)
         if offset + size > self.floor:
             return
-        placed: dict[int, StepTiles] = {}
+        offered = _Offered(lies, Span(offset, size, first, last), far)
+        placed: dict[int, tuple[Tile, ...]] = {}
         for step in range(first, last + 1):
-            found = self.placed(step, {**self.kept, lies.buffer: lies}, spans, lies.buffer, far)
+            found = self.placed(step, offered)
             if found is None or (far and self.slower(step, found, lies.buffer)):
                 return
             placed[step] = found
-        self.kept[lies.buffer], self.spans, self.far[lies.buffer] = lies, spans, far
+        self.kept[lies.buffer], self.spans[lies.buffer] = lies, offered.span
+        self.far[lies.buffer] = far
+        for step in placed:
+            self.live[step].append(lies.buffer)
         self.tiles |= placed
 
-    def placed(
-        self,
-        number: int,
-        kept: Mapping[str, LxTensor],
-        spans: Mapping[str, Span],
-        offered: str = "",
-        far: frozenset[int] = frozenset(),
-    ) -> StepTiles | None:
+    def placed(self, number: int, offered: _Offered | None = None) -> tuple[Tile, ...] | None:
         """The tiles of a step beside what is kept, or None if they do not fit."""
+        spans = [self.spans[name] for name in self.live[number]]
+        near = {n: self.kept[n] for n in self.live[number] if number not in self.far[n]}
+        if offered is not None:
+            spans.append(offered.span)
+            if number not in offered.far:
+                near[offered.lies.buffer] = offered.lies
+        tiles = self.planned(number, near, sum(span.bytes for span in spans))
+        taken = tuple(sorted((span.offset, span.bytes) for span in spans))
+        key = (taken, tuple((t.bytes, t.slots, t.first, t.last, t.content) for t in tiles))
+        if key not in self.fitting:
+            self.fitting[key] = self.offsets(number, tiles, spans, (0, False)) is not None
+        return tiles if self.fitting[key] else None
+
+    def planned(self, number: int, near: Mapping[str, LxTensor], taken: int) -> tuple[Tile, ...]:
+        """The tiles of a step, by those of one that is equal up to names if there is one."""
         step = self.kernel.steps[number]
-        live = [n for n, s in spans.items() if s.first <= number <= s.last]
-        taken = sum(spans[n].bytes for n in live) + self.card.lx_usable - self.floor
-        away = {**self.far, offered: far}
-        near = {n: kept[n] for n in live if number not in away[n]}
-        near |= {n: x for n, x in self.weights.items() if number not in self.weights_far[n]}
-        division = division_of(self.kernel, step.name)
-        plan = step_tiles(self.kernel, step, division, self.card, near, taken=taken)
-        return None if self.offsets(number, plan, spans, (0, False)) is None else plan
+        weights = {n: x for n, x in self.weights.items() if number not in self.weights_far[n]}
+        near = {**near, **weights}
+        taken += self.card.lx_usable - self.floor
+        names = step_tensors(self.kernel, step)
+        lies = tuple((x.pitches, x.origins) if (x := near.get(n)) else None for n in names)
+        key = (self.keys[number], lies, taken)
+        if key not in self.known:
+            division = division_of(self.kernel, step.name)
+            plan = step_tiles(self.kernel, step, division, self.card, near, taken=taken)
+            at = {name: n for n, name in enumerate(names)}
+            self.known[key] = tuple(replace(t, tensor=str(at[t.tensor])) for t in plan.tiles)
+        return tuple(
+            replace(tile, tensor=tensor, name=tile_name(step, n, tensor))
+            for n, tile in enumerate(self.known[key])
+            for tensor in (names[int(tile.tensor)],)
+        )
 
     def offsets(
         self,
         number: int,
-        plan: StepTiles,
-        spans: Mapping[str, Span],
+        tiles: Sequence[Tile],
+        spans: Sequence[Span],
         slack: tuple[int, bool] | None,
     ) -> list[int] | None:
-        """Offsets of the tiles beside what is kept, or None if they do not fit.
+        """Offsets of the tiles of a step beside some spans, or None if they do not fit.
 
         Args:
             slack: ops for which bytes stay untouched before an operand is live, for its load to
@@ -387,13 +427,9 @@ class _Packer:
                 two tiles share bytes.
         """
         step = self.kernel.steps[number]
-        always = [
-            Span(s.offset, s.bytes, 0, len(step.ops))
-            for s in spans.values()
-            if s.first <= number <= s.last
-        ]
+        always = [Span(span.offset, span.bytes, 0, len(step.ops)) for span in spans]
         begins = units_begin(step_ops(self.kernel, step)) if slack and slack[1] else ()
-        tiles = free_to_write(plan.tiles, begins) if begins else plan.tiles
+        tiles = free_to_write(tiles, begins) if begins else tiles
         items = [(t.bytes * t.slots, *_kept_free(t, slack and slack[0])) for t in tiles]
         offsets, end = packed(items, self.card.lx_granule, always)
         return offsets if end <= self.floor else None
@@ -404,20 +440,30 @@ class _Packer:
         for name, span in self.spans.items():
             yield name, Residency(Space.LX, span.offset, span.bytes, span.first, span.last)
         for number, step in enumerate(self.kernel.steps):
-            plan = self.tiles.get(number) or self.placed(number, self.kept, self.spans)
+            tiles = self.tiles.get(number) or self.placed(number)
+            spans = [self.spans[name] for name in self.live[number]]
             for slack in (None, *_SLACKS):
-                offsets = self.offsets(number, plan, self.spans, slack) if plan else None
+                offsets = self.offsets(number, tiles, spans, slack) if tiles is not None else None
                 if offsets is not None:
                     break
-            if plan is None or offsets is None:
+            if tiles is None or offsets is None:
                 division = division_of(self.kernel, step.name)
                 peak = step_tiles(self.kernel, step, division, self.card).peak
                 raise BrokenInvariant(
                     f"step {step.name} needs {peak} bytes of LX, a core has {self.card.lx_usable}"
                 )
-            for tile, offset in zip(plan.tiles, offsets, strict=True):
+            for tile, offset in zip(tiles, offsets, strict=True):
                 size = tile.bytes * tile.slots
                 yield tile.name, Residency(Space.LX, offset, size, number, number)
+
+
+@dataclass(frozen=True, slots=True)
+class _Offered:
+    """A tensor on offer; `far`: the steps that fetch it from other cores."""
+
+    lies: LxTensor
+    span: Span
+    far: frozenset[int]
 
 
 def _kept_free(tile: Tile, slack: int | None) -> tuple[int, int]:

@@ -28,9 +28,8 @@ def kept_weights(kernel: Kernel) -> tuple[str, ...]:
     """The local tensors that the prologue of a kernel makes."""
     if not kernel.prologue:
         return ()
-    by_name = {op.name: op for op in kernel.ops}
     steps = kernel.steps[: kernel.prologue]
-    return tuple(by_name[name].out.tensor for step in steps for name in step.ops)
+    return tuple(kernel.by_name[name].out.tensor for step in steps for name in step.ops)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from openspyre.compiler.joining import RunCosts, work_of
 from openspyre.compiler.partials import in_two
 from openspyre.compiler.rewrite import Fresh
 from openspyre.compiler.row_softmax import RowSoftmax, cut_softmax, softmax_of
-from openspyre.compiler.tilings import soonest
+from openspyre.compiler.tilings import least_cycles
 from openspyre.compiler.work import Works
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import Dim, Kernel, Kind, Op, Role
@@ -35,7 +35,9 @@ def cut_rows(kernel: Kernel, card: CardSpec) -> Kernel:
     """Cuts the reductions over rows that are done sooner so, and softmaxes with them."""
     fresh, cut = Fresh(kernel), kernel
     for op in kernel.ops:
-        if op not in cut.ops or not (_over_rows(op, cut, card) or _row_by_plain(op, cut)):
+        if cut.by_name.get(op.name) != op:
+            continue
+        if not (_over_rows(op, cut, card) or _row_by_plain(op, cut)):
             continue
         times = list(_times(op, cut, card))
         least, dim, parts = min(times, key=lambda t: t[0], default=(inf, None, 0))
@@ -124,4 +126,4 @@ def _run(grouping: Grouping, works: Works, first: int, last: int) -> float:
     leaving = [op.out.tensor for op in ops[first : last + 1] if op.kind is Kind.REDUCE]
     work = work_of(group, leaving, works)
     splits = best_splits(work, works.card, _SPLITS)
-    return min(t for _, split in splits for t, *_ in soonest(work, split, works.card)[:1])
+    return min(least_cycles(work, split, works.card) for _, split in splits)

@@ -76,16 +76,23 @@ def _tensor_form(tensor: Tensor, kernel: Kernel) -> object:
 
 
 def step_keys(kernel: Kernel) -> Iterator[tuple[Step, object]]:
-    """Every step with a key; steps of equal keys are equal up to names."""
-    number = dict(zip((op.name for op in kernel.ops), classes(kernel), strict=True))
-    by_name = {op.name: op for op in kernel.ops}
+    """Every step with a key; steps of equal keys are equal up to names and tile loops."""
+    number = dict(zip(kernel.by_name, classes(kernel), strict=True))
     for step in kernel.steps:
-        ops = [by_name[n] for n in step.ops]
-        tensors: dict[str, int] = {}
-        for op in ops:
-            for tensor in (*(t for t, _ in reads(op)), op.out.tensor):
-                tensors.setdefault(tensor, len(tensors))
-        uses = tuple(tensors[t] for op in ops for t in (*(t for t, _ in reads(op)), op.out.tensor))
+        tensors = {name: n for n, name in enumerate(step_tensors(kernel, step))}
+        uses = tuple(tensors[name] for name in _used(kernel, step))
         division = kernel.divisions.get(step.name)
         binding = tuple(tuple(sorted(step.binding[n].items())) for n in step.ops)
         yield step, (tuple(number[n] for n in step.ops), uses, step.axes, binding, division)
+
+
+def step_tensors(kernel: Kernel, step: Step) -> tuple[str, ...]:
+    """The tensors of a step in the order of their first use, alike for steps of equal keys."""
+    return tuple(dict.fromkeys(_used(kernel, step)))
+
+
+def _used(kernel: Kernel, step: Step) -> Iterator[str]:
+    for name in step.ops:
+        op = kernel.by_name[name]
+        yield from (tensor for tensor, _ in reads(op))
+        yield op.out.tensor

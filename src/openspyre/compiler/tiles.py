@@ -115,6 +115,11 @@ class Buffering(Enum):
     NONE = "none"
 
 
+def tile_name(step: Step, number: int, tensor: str) -> str:
+    """The name of a step's tile of some number."""
+    return f"{step.name}.{number}.{tensor}"
+
+
 def lx_peak(
     kernel: Kernel,
     step: Step,
@@ -537,7 +542,7 @@ class _Builder:
     # --- one tile ---------------------------------------------------------------------------
 
     def name(self, tensor: str) -> str:
-        return f"{self.step.name}.{len(self.tiles)}.{tensor}"
+        return tile_name(self.step, len(self.tiles), tensor)
 
     def add(
         self,

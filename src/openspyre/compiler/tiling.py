@@ -11,13 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
-from types import MappingProxyType
 
 from openspyre.compiler.agreed import may_be_fetched, may_stay
 from openspyre.compiler.capacity import minimal_step
 from openspyre.compiler.division import divided_cycles
 from openspyre.compiler.groups import Group, Grouping
-from openspyre.compiler.joining import RunCosts
+from openspyre.compiler.joining import NONE_STAY, RunCosts
 from openspyre.compiler.rewrite import reads
 from openspyre.compiler.segments import REACH, classes
 from openspyre.compiler.tiles import lx_peak
@@ -26,7 +25,6 @@ from openspyre.errors import Unsupported
 from openspyre.ir.kernel import Division, Kernel, Role, Step
 from openspyre.spec import CardSpec
 
-_NONE: Mapping[str, int] = MappingProxyType({})
 _SOONER = 0.97  # of the estimate without, to be worth it
 _MUCH_SOONER = 0.9  # large tensors may not find room after all
 _HOPELESS = 1.5  # a run that costs this much more than its ops one by one does not recover
@@ -40,7 +38,7 @@ def form_steps(kernel: Kernel, card: CardSpec) -> Kernel:
     they get.
     """
     works = Works(kernel, card)
-    apart = _partitioned(kernel, works, _NONE)
+    apart = _partitioned(kernel, works, NONE_STAY)
     best, least = apart, 0.0
     looks = (may_stay(kernel, card), _MUCH_SOONER), (may_be_fetched(kernel, card), _SOONER)
     for staying, sooner in looks:
@@ -84,7 +82,7 @@ class Runs:
         self,
         kernel: Kernel,
         card: CardSpec,
-        staying: Mapping[str, int] = _NONE,
+        staying: Mapping[str, int] = NONE_STAY,
         works: Works | None = None,
     ) -> None:
         self.kernel, self.card, self.staying = kernel, card, staying

@@ -8,6 +8,7 @@ stream past it: each is read once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 
@@ -18,8 +19,9 @@ from openspyre.compiler.cost import (
     Split,
     Tiling,
     Work,
-    cycles,
+    cycles_of_each,
     local_sizes,
+    roughly,
     stands_before,
 )
 from openspyre.compiler.tiles import Buffering
@@ -27,6 +29,7 @@ from openspyre.compiler.work import OpWork
 from openspyre.ir.kernel import Kind
 from openspyre.spec import CardSpec
 
+BUFFERINGS = (Buffering.COPIES, Buffering.INNER, Buffering.NONE)
 _RESULT_SHARE = 4  # a result larger than this part of LX is made in tiles of two axes
 _PANEL_SHARE = 8  # a panel of a right operand takes at most this part of LX
 _SMALL_PANEL_SHARE = 48  # where larger ones leave too little to others
@@ -34,15 +37,48 @@ _STICK = 64  # points: tiles of a lane dim are whole sticks of every dtype
 _STEPS = 6  # halvings of an axis that is tiled with another
 
 
-def soonest(
-    work: Work, split: Split, card: CardSpec, buffering: Buffering = Buffering.COPIES
-) -> list[tuple[float, Tiling, Inner]]:
-    """(cycles, loops over shared axes, loops of single ops) that may fit LX, the fastest first."""
+@dataclass(frozen=True, slots=True)
+class Tiled:
+    """A way to walk a step in tiles, and its estimated cycles.
+
+    Attributes:
+        loops, inner: over shared axes, and of single ops.
+    """
+
+    cycles: float
+    loops: Tiling
+    inner: Inner
+    buffering: Buffering
+
+
+def tilings(work: Work, split: Split, card: CardSpec) -> list[Tiled]:
+    """All that may fit LX, with every way of buffering, the fastest first."""
     found = [
-        (cycles(work, split, card, loops, inner, buffering), loops, inner)
+        Tiled(time, loops, inner, buffering)
         for loops, inner in _tilings(work, split, card)
+        for time, buffering in timed(work, split, card, loops, inner)
     ]
-    return sorted(found, key=lambda x: x[0])
+    return sorted(found, key=lambda tiled: tiled.cycles)
+
+
+def timed(
+    work: Work, split: Split, card: CardSpec, loops: Tiling, inner: Inner
+) -> Iterator[tuple[float, Buffering]]:
+    """The time of a tiling with each way of buffering that makes a difference."""
+    # one whole tile has no neighbour to overlap with
+    ways = BUFFERINGS if loops or any(inner.values()) else BUFFERINGS[-1:]
+    return zip(cycles_of_each(work, split, card, loops, inner, ways), ways, strict=True)
+
+
+def least_cycles(work: Work, split: Split, card: CardSpec) -> float:
+    """Time of a split with the tile loops that suit it best; the fewest if none may fit."""
+    times = (
+        time
+        for loops, inner in _tilings(work, split, card)
+        for time, _ in timed(work, split, card, loops, inner)
+    )
+    least = min(times, default=None)
+    return roughly(work, split, card) if least is None else least
 
 
 def panels(work: Work, tiles: Sequence[int], card: CardSpec, share: int = _PANEL_SHARE) -> Inner:

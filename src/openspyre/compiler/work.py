@@ -6,7 +6,7 @@ clock counts what a Program really does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
@@ -348,10 +348,9 @@ class Works:
 
     def __init__(self, kernel: Kernel, card: CardSpec) -> None:
         self.kernel, self.card = kernel, card
-        self._ops: Mapping[str, Op] = {op.name: op for op in kernel.ops}
         self._known: dict[str, OpWork] = {}
 
     def of(self, op: str) -> OpWork:
         if op not in self._known:
-            self._known[op] = OpWork(self._ops[op], self.kernel, self.card)
+            self._known[op] = OpWork(self.kernel.by_name[op], self.kernel, self.card)
         return self._known[op]

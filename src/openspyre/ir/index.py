@@ -108,7 +108,9 @@ class Expr:
     def __mul__(self, other: Size) -> Expr:
         right = Expr.of(other)
         return _collect(
-            (tuple(sorted(m + n, key=str)), c * d) for m, c in self.terms for n, d in right.terms
+            (tuple(sorted(m + n, key=str)) if m and n else m + n, c * d)
+            for m, c in self.terms
+            for n, d in right.terms
         )
 
     __rmul__ = __mul__
@@ -268,6 +270,8 @@ def _collect(terms: Iterator[tuple[Monomial, int]] | list[tuple[Monomial, int]])
     for monomial, coefficient in terms:
         total[monomial] = total.get(monomial, 0) + coefficient
     kept = [(m, c) for m, c in total.items() if c]
+    if len(kept) < 2:
+        return Expr(tuple(kept))
     return Expr(tuple(sorted(kept, key=lambda t: (-len(t[0]), [str(a) for a in t[0]]))))
 
 

@@ -347,6 +347,7 @@ class Kernel:
         weights: arguments that seldom change from launch to launch and may stay in LX between them.
         prologue: how many of the steps, the first ones, copy weights into local tensors that stay
             in LX; a launch that finds them there leaves these steps out.
+        by_name: the ops.
     """
 
     name: str
@@ -362,6 +363,10 @@ class Kernel:
     hints: tuple[Hint, ...] = ()
     weights: tuple[str, ...] = ()
     prologue: int = 0
+    by_name: Mapping[str, Op] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_name", {op.name: op for op in self.ops})
 
 
 def walk(body: Scalar) -> Iterator[Scalar]:

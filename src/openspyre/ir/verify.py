@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import (
@@ -92,16 +92,18 @@ def laid_out(kernel: Kernel, card: CardSpec) -> Iterator[str]:
 
 def stepped(kernel: Kernel, card: CardSpec) -> Iterator[str]:
     """Steps partition the ops in an order that keeps dependences, and bind their dims legally."""
-    by_name = {op.name: op for op in kernel.ops}
+    by_name = kernel.by_name
     order = [name for step in kernel.steps for name in step.ops]
     if sorted(order) != sorted(by_name):
         yield "the steps do not hold every op exactly once"
         return
     yield from _order_kept(kernel, order)
-    for number, step in enumerate(kernel.steps):
+    earlier: set[str] = set()
+    for step in kernel.steps:
         ops = [by_name[n] for n in step.ops]
         yield from _bindings(step, ops)
-        yield from _shared_tensors(kernel, step, ops, number)
+        yield from _shared_tensors(kernel, step, ops, earlier)
+        earlier |= {op.out.tensor for op in ops}
 
 
 def divided(kernel: Kernel, card: CardSpec) -> Iterator[str]:
@@ -130,11 +132,10 @@ def kept(kernel: Kernel, card: CardSpec) -> Iterator[str]:
     yield from laid_out(kernel, card)
     yield from stepped(kernel, card)
     yield from divided(kernel, card)
-    by_name = {op.name: op for op in kernel.ops}
     last = len(kernel.steps) - 1
     made: set[str] = set()
     for step in kernel.steps[: kernel.prologue]:
-        for op in (by_name[name] for name in step.ops):
+        for op in (kernel.by_name[name] for name in step.ops):
             made.add(op.out.tensor)
             row = kernel.residency.get(op.out.tensor)
             if row is None or row.space is not Space.LX or (row.first, row.last) != (0, last):
@@ -153,7 +154,7 @@ def kept(kernel: Kernel, card: CardSpec) -> Iterator[str]:
 
 def looped(kernel: Kernel, card: CardSpec) -> Iterator[str]:
     """Tile loops walk axes (or private dims) once each, with tiles of at least one point."""
-    by_name = {op.name: op for op in kernel.ops}
+    by_name = kernel.by_name
     for step in kernel.steps:
         axes = [loop.axis for loop in step.loops]
         if len(set(axes)) != len(axes) or not set(axes) <= {a.name for a in step.axes}:
@@ -189,15 +190,17 @@ def placed(kernel: Kernel, card: CardSpec) -> Iterator[str]:
     for name, row in rows:
         if row.offset < 0 or row.offset + row.bytes > card.lx_usable:
             yield f"{name} lies at {row.offset} + {row.bytes} of {card.lx_usable} bytes"
-    tensors = [(n, r) for n, r in rows if n in kernel.tensors]
-    for at, (name, row) in enumerate(tensors):
-        for other, taken in tensors[at + 1 :]:
+    live: dict[bool, list[tuple[str, Residency]]] = {True: [], False: []}  # tensors, tiles
+    for name, row in sorted(rows, key=lambda item: item[1].first):
+        own = name in kernel.tensors
+        for kind in (True, False):
+            live[kind] = [(n, r) for n, r in live[kind] if r.last >= row.first]
+        for other, taken in [*live[True], *(live[False] if own else ())]:
             if _overlap(row, taken):
-                yield f"{name} and {other} overlap in LX"
-    for name, row in tensors:
-        for other, taken in rows:
-            if other not in kernel.tensors and _overlap(row, taken):
-                yield f"{name} and the tile {other} overlap in LX"
+                tiles = [f"the tile {n}" for n in (other, name) if n not in kernel.tensors]
+                tensors = [n for n in (other, name) if n in kernel.tensors]
+                yield f"{' and '.join([*tensors, *tiles])} overlap in LX"
+        live[own].append((name, row))
 
 
 def _overlap(a: Residency, b: Residency) -> bool:
@@ -275,16 +278,15 @@ def _bindings(step: Step, ops: list[Op]) -> Iterator[str]:
                 yield f"{op.name}: dim {dim} cannot walk axis {axis} of step {step.name}"
 
 
-def _shared_tensors(kernel: Kernel, step: Step, ops: list[Op], number: int) -> Iterator[str]:
-    """What a step writes and reads lies on one core (the rule of 0001)."""
+def _shared_tensors(kernel: Kernel, step: Step, ops: list[Op], earlier: Set[str]) -> Iterator[str]:
+    """What a step writes and reads lies on one core (the rule of 0001).
+
+    Args:
+        earlier: the tensors that steps before write.
+    """
     writers: dict[str, list[int]] = defaultdict(list)
     for at, op in enumerate(ops):
         writers[op.out.tensor].append(at)
-    earlier = {
-        op.out.tensor
-        for op in kernel.ops
-        if op.name in {n for s in kernel.steps[:number] for n in s.ops}
-    }
     walked: dict[str, list[tuple[frozenset[str], ...]]] = defaultdict(list)
     shared = {t for at, op in enumerate(ops) for t, _ in _reads(op) if min(writers[t] or [at]) < at}
     for at, op in enumerate(ops):
