@@ -12,6 +12,7 @@ from tests.compile.comparing import compare, moved, same, tensor
 
 INDICES = torch.tensor([1, 3, 3, 9, 10, 0, 4, 3])
 OFFSETS = torch.tensor([0, 2, 2, 5])
+ENDS = torch.tensor([0, 2, 2, 5, 8])  # with the end of the last bag
 CASES: dict[str, dict[str, Any]] = {
     "sum": {"mode": "sum"},
     "mean": {"mode": "mean"},
@@ -19,6 +20,9 @@ CASES: dict[str, dict[str, Any]] = {
     "padding": {"mode": "mean", "padding_idx": 3},
     "padding of max": {"mode": "max", "padding_idx": 3},
     "negative padding": {"mode": "sum", "padding_idx": -8},
+    "last offset, sum": {"mode": "sum", "include_last_offset": True},
+    "last offset, mean": {"mode": "mean", "include_last_offset": True},
+    "last offset, max": {"mode": "max", "include_last_offset": True},
 }
 
 
@@ -36,10 +40,11 @@ def test_with_gradients(case: str) -> None:
     """One bag is empty, and rows of the table are strided."""
     call = bag(CASES[case])
     table = tensor(5, 11).t()
-    compare(call, table, INDICES, OFFSETS)
+    starts = ENDS if CASES[case].get("include_last_offset") else OFFSETS
+    compare(call, table, INDICES, starts)
     torch.spyre.reset_fallbacks()
     here, there = table.clone().requires_grad_(), table.to("spyre").requires_grad_()
-    theirs, ours = call(here, INDICES, OFFSETS), call(there, moved(INDICES), moved(OFFSETS))
+    theirs, ours = call(here, INDICES, starts), call(there, moved(INDICES), moved(starts))
     same(ours, theirs)
     gradient = tensor(4, 5, seed=3)
     theirs.backward(gradient), ours.backward(moved(gradient))
@@ -60,6 +65,21 @@ def test_factors_of_rows() -> None:
         grads.append((found, *(t.grad for t in leaves)))
     for ours, theirs in zip(*grads, strict=True):
         same(ours, theirs)
+    assert torch.spyre.fallback_reasons() == {}
+
+
+def test_a_forward_that_does_not_tell_the_bags() -> None:
+    """The CPU's, which an unsupported size falls back to, leaves them out of sums."""
+    table, gradient = tensor(11, 3), tensor(4, 3, seed=3)
+    _, bags, sizes, largest = torch.ops.aten._embedding_bag(table, INDICES, OFFSETS)
+    assert bags.numel() == 0
+
+    def backward(to: Any) -> Any:
+        given = [to(t) for t in (gradient, INDICES, OFFSETS, bags, sizes, largest)]
+        return torch.ops.aten._embedding_bag_backward(*given, 11, False, 0, False, None)
+
+    wanted = torch.zeros(11, 3).index_add(0, INDICES, gradient[[0, 0, 2, 2, 2, 3, 3, 3]])
+    same(backward(moved), wanted)
     assert torch.spyre.fallback_reasons() == {}
 
 

@@ -29,8 +29,7 @@ def embedding_bag(
     pairs = n * bags * (width if mode == _MAX else 1)
     if n == 0 or bags == 0 or weight.numel() == 0 or pairs > _COMPARED:
         return NotImplemented
-    place = torch.arange(n, device=weight.device)
-    bag = (offsets[:bags] <= place[:, None]).sum(1) - 1
+    bag = _bag_of(n, offsets[:bags])
     kept = indices != padding_idx
     member = (bag == torch.arange(bags, device=weight.device)[:, None]) & kept
     size = member.sum(1)
@@ -68,6 +67,7 @@ def embedding_bag_backward(
     if sparse or scale_grad_by_freq or indices.shape[0] == 0 or grad.numel() == 0:
         return NotImplemented
     wide = grad.float()
+    bag_size = bag_size[: grad.shape[0]]  # with include_last_offset PyTorch counts one more
     if mode == _MAX:
         given = torch.where((bag_size > 0)[:, None], wide, 0.0)
         column = torch.arange(grad.shape[1], device=grad.device).expand(grad.shape)
@@ -75,7 +75,10 @@ def embedding_bag_backward(
         return aten.index_put(into, [maximum_indices, column], given, True).to(grad.dtype)
     if mode == _MEAN:
         wide = wide / bag_size.clamp(min=1)[:, None]
-    rows = aten.index.Tensor(wide, [offset2bag])
+    bag = _known(offset2bag, indices, offsets, grad)
+    if bag is None:
+        return NotImplemented
+    rows = aten.index.Tensor(wide, [bag])
     if per_sample_weights is not None:
         rows = rows * per_sample_weights[:, None]
     rows = torch.where((indices != padding_idx)[:, None], rows, 0.0)
@@ -94,10 +97,30 @@ def per_sample_weights_backward(
     """The gradient of the factors of the rows."""
     if indices.shape[0] == 0 or grad.numel() == 0:
         return NotImplemented
+    bag = _known(offset2bag, indices, offsets, grad)
+    if bag is None:
+        return NotImplemented
     rows = aten.index.Tensor(weight, [indices]).float()
-    given = aten.index.Tensor(grad, [offset2bag]).float()
+    given = aten.index.Tensor(grad, [bag]).float()
     products = (rows * given).sum(1)
     return torch.where(indices != padding_idx, products, 0.0).to(grad.dtype)
+
+
+def _known(offset2bag: Tensor, indices: Tensor, offsets: Tensor, grad: Tensor) -> Tensor | None:
+    """The bag of every index, which the CPU's forward may not have told."""
+    if offset2bag.shape[0] == indices.shape[0]:
+        return offset2bag
+    bags = grad.shape[0]
+    return (
+        None if indices.shape[0] * bags > _COMPARED else _bag_of(indices.shape[0], offsets[:bags])
+    )
+
+
+def _bag_of(n: int, offsets: Tensor) -> Tensor:
+    """The bag of each of n indices."""
+    place = torch.arange(n, device=offsets.device)
+    bag: Tensor = (offsets <= place[:, None]).sum(1) - 1
+    return bag
 
 
 def _largest(rows: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
