@@ -100,7 +100,7 @@ bool KeptTable::begin(Prologue& prologue, const int64_t* slots, const Numerics& 
   }
   mine.numerics = numerics;
   ++mine.loads;
-  if (!mine.held) held_.fetch_add(1, std::memory_order_relaxed);
+  if (!mine.held) held_.fetch_add(1);
   mine.held = true;
   return false;
 }
@@ -116,7 +116,8 @@ void KeptTable::forget_all() {
 }
 
 void KeptTable::touch(uintptr_t low, uintptr_t high) {
-  if (empty()) return;
+  // Written by now, for a launch that begins from here on: a read could pass the write.
+  if (held_.fetch_add(0) == 0) return;
   const Reach written{static_cast<Wide>(low), static_cast<Wide>(high)};
   const std::lock_guard<std::mutex> lock(mutex_);
   for (Prologue* one : all_) {
