@@ -152,8 +152,11 @@ class Expr:
         """The expression with names replaced; names not in `values` stay."""
         if not (self.names & values.keys()):
             return self
-        total = Expr.of(0)
+        terms: list[tuple[Monomial, int]] = []
         for monomial, coefficient in self.terms:
+            if not any(_names_of(atom) & values.keys() for atom in monomial):
+                terms.append((monomial, coefficient))
+                continue
             product = Expr.of(coefficient)
             for atom in monomial:
                 match atom:
@@ -163,8 +166,8 @@ class Expr:
                         product = product * combine(
                             op, left.substitute(values), right.substitute(values)
                         )
-            total = total + product
-        return total
+            terms += product.terms
+        return _collect(terms)
 
     def evaluate(self, values: Mapping[str, int]) -> int:
         """The value; raises KeyError for a name without one."""
