@@ -141,4 +141,12 @@ int64_t RunSet::bytes() const {
   return total;
 }
 
+int64_t RunSet::first_shared(const RunSet& other) const {
+  for (const auto& [low, piece] : pieces_) {
+    const int64_t found = other.next(low);
+    if (found < piece.high) return found;
+  }
+  return -1;
+}
+
 }  // namespace spyre

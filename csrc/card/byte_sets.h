@@ -71,6 +71,8 @@ class RunSet {
   // The first byte in the set from a byte on; INT64_MAX if there is none.
   int64_t next(int64_t byte) const;
   int64_t bytes() const;
+  // The first byte that is also in another set; -1 if there is none.
+  int64_t first_shared(const RunSet& other) const;
 
  private:
   struct Piece {

@@ -330,4 +330,4 @@ int spyre_program_check(const spyre_program* program, const int64_t* slots,
 
 // --- facts ---------------------------------------------------------------------------------
 
-int spyre_format_version(void) { return 4; }
+int spyre_format_version(void) { return 5; }

@@ -12,11 +12,12 @@
 //  - A read through an LX buffer finds the bytes that were written through this buffer last, in
 //    the slot that was written last.
 //  - A ring move finds bytes that their holder wrote through the move's source buffer in an earlier
-//    section, and that nobody writes in this one.
+//    section, and that nobody writes in this one, or in one that joins it.
 //  - No instruction writes bytes of LX that it reads or writes as another operand, but a vector
 //    instruction may work in place.
 //  - Accesses to the same byte of device memory in one section, one of which writes, are of one
-//    core and ordered by its tokens.
+//    core and ordered by its tokens. What a section that joins another one loads, that one does not
+//    store.
 //
 // This makes execution in body order the meaning of every legal order. In LX it needs no clocks:
 // tokens order all accesses through one buffer, and a write behind all accesses through buffers

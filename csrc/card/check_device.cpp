@@ -70,15 +70,31 @@ class DeviceCheck {
 
   void run() {
     for (const Section& section : program_.sections) find_reads(section.body);
-    for (size_t s = 0; s < program_.sections.size(); ++s) run_section(static_cast<int>(s));
+    for (size_t s = 0; s < program_.sections.size(); s = round_end(program_, s)) {
+      run_round(static_cast<int>(s), static_cast<int>(round_end(program_, s)));
+    }
     for (int object = 0; object < pool_; ++object) check_stored(object);
   }
 
  private:
-  void run_section(int number) {
-    number_ = number;
-    section_ = &program_.sections[number];
-    find_extents();
+  // Section `first` and those that join it, up to `end`, which only load.
+  void run_round(int first, int end) {
+    std::vector<std::pair<int, Move>> joining;
+    for (int s = first + 1; s < end; ++s) {
+      for (const Move& move : check_section(s)) joining.emplace_back(s, move);
+    }
+    const std::vector<Move> moves = check_section(first);
+    for (const Move& move : moves) {
+      if (!move.writes()) continue;
+      for (const auto& [s, load] : joining) {
+        if (load.object == move.object) check_joining(first, move, s, load);
+      }
+    }
+  }
+
+  // The moves of a section that stay in bounds.
+  std::vector<Move> check_section(int number) {
+    enter(number);
     std::vector<Move> moves;
     collect(section_->body, &moves);
     moves.erase(
@@ -86,6 +102,46 @@ class DeviceCheck {
                        [this](const Move& move) { return !may_write(move) || !in_bounds(move); }),
         moves.end());
     for (int object = 0; object <= pool_; ++object) check_object(moves, object);
+    return moves;
+  }
+
+  void enter(int number) {
+    number_ = number;
+    section_ = &program_.sections[number];
+    find_extents();
+  }
+
+  // Nothing orders a load of a section that joins another one and a store of that one.
+  void check_joining(int section, const Move& store, int joins, const Move& load) {
+    if (store.whole && load.whole && disjoint(store.all.box, load.all.box)) return;
+    const RunSet stored = runs_of(section, store), loaded = runs_of(joins, load);
+    const int64_t byte = stored.first_shared(loaded);
+    const Instr x{section, store.node->id}, y{joins, load.node->id};
+    if (byte < 0 || !problems_.is_new(Problems::Race, x, y)) return;
+    problems_.add(problems_.name(y) + " loads byte " + Problems::number(byte) + " of " +
+                  names_[store.object] + ", which " + problems_.name(x) +
+                  " stores: no barrier stands between them");
+  }
+
+  static bool disjoint(const Box& a, const Box& b) {
+    return a.high() <= b.low() || b.high() <= a.low();
+  }
+
+  // All that a copy moves, on all cores.
+  RunSet runs_of(int section, const Move& move) {
+    enter(section);
+    RunSet all;
+    int64_t seen = 0;
+    for_each_dynamic(
+        {&move}, [&](int, const Move&, const std::vector<AxisRange>& axes, const Tokens::Issued&) {
+          for (const Box& box : device_boxes(*move.copy, slots_, axes, zeros_[move.object])) {
+            for_each_run(box.canonical(), [&](Run run) {
+              if (++seen > kMostRuns) too_large();
+              all.add(run);
+            });
+          }
+        });
+    return all;
   }
 
   // Of a slot: that of the tensor in the pool whose address it is computed from; -1 if of none.
@@ -237,8 +293,7 @@ class DeviceCheck {
 
   bool apart(const Move& writer, const Move& other) const {
     if (!writer.whole || !other.whole) return false;
-    const Box &a = writer.all.box, &b = other.all.box;
-    if (a.high() <= b.low() || b.high() <= a.low()) return true;
+    if (disjoint(writer.all.box, other.all.box)) return true;
     if (writer.copy->add && other.copy->add) return true;  // the order of sums is free
     // Different cores move different bytes; a unit of a core works in order.
     return &writer == &other && each_core_its_own(writer);

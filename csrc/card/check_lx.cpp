@@ -45,7 +45,9 @@ class LxCheck {
   }
 
   void run() {
-    for (size_t s = 0; s < program_.sections.size(); ++s) run_section(static_cast<int>(s));
+    for (size_t s = 0; s < program_.sections.size(); s = round_end(program_, s)) {
+      run_round(static_cast<int>(s), static_cast<int>(round_end(program_, s)));
+    }
   }
 
  private:
@@ -122,24 +124,29 @@ class LxCheck {
     return found;
   }
 
-  void run_section(int s) {
+  // Section `s` and those that join it, up to `end`.
+  void run_round(int s, int end) {
     ByteSets sets;
     std::vector<std::vector<LxAccess>> accesses(cores_.size());
     size_t held = 0;
-    for (size_t kind = 0; kind < cores_.size(); ++kind) {
-      if (cores_[kind] >= program_.sections[s].cores) continue;
-      accesses[kind] = lx_accesses(program_, s, slots_, logical_, cores_[kind], &sets, &problems_);
-      held += accesses[kind].size();
-      if (held > kMostAccesses) {
-        throw Failure(SPYRE_TOO_LARGE, "section " + program_.sections[s].name +
-                                           " has too many accesses to LX to check");
+    for (int each = s; each < end; ++each) {
+      for (size_t kind = 0; kind < cores_.size(); ++kind) {
+        if (cores_[kind] >= program_.sections[each].cores) continue;
+        const auto found =
+            lx_accesses(program_, each, slots_, logical_, cores_[kind], &sets, &problems_);
+        accesses[kind].insert(accesses[kind].end(), found.begin(), found.end());
+        held += found.size();
+        if (held > kMostAccesses) {
+          throw Failure(SPYRE_TOO_LARGE, "section " + program_.sections[each].name +
+                                             " has too many accesses to LX to check");
+        }
       }
     }
     const auto remote =
         remote_reads(program_, s, slots_, kind_of_, cores_.size(), &sets, &problems_);
     std::vector<int> living, kept;
     for (size_t b = 0; b < program_.buffers.size(); ++b) {
-      if (lives_[b].first <= s && s < lives_[b].second) living.push_back(sets.add(bytes_of(b)));
+      if (lives_[b].first < end && end <= lives_[b].second) living.push_back(sets.add(bytes_of(b)));
     }
     for (const Kept& one : kept_) kept.push_back(sets.add(one.runs));
     const Partition parts(sets.all());
@@ -152,8 +159,8 @@ class LxCheck {
       }
       for (const RemoteRead& read : remote[kind]) check_remote(s, read, parts, state[kind]);
       check_unchanged(s, remote[kind], accesses[kind], parts);
-      check_own_inputs(s, accesses[kind], sets, parts);
-      for (const LxAccess& access : accesses[kind]) apply(s, access, parts, &state[kind]);
+      check_own_inputs(accesses[kind], sets, parts);
+      for (const LxAccess& access : accesses[kind]) apply(access, parts, &state[kind]);
     }
     keep(living, parts, state);
   }
@@ -166,14 +173,14 @@ class LxCheck {
   }
 
   // An instruction must not write what it still reads or writes otherwise.
-  void check_own_inputs(int s, const std::vector<LxAccess>& accesses, const ByteSets& sets,
+  void check_own_inputs(const std::vector<LxAccess>& accesses, const ByteSets& sets,
                         const Partition& parts) {
     std::vector<int64_t> mark(static_cast<size_t>(parts.parts()), -1);
     for (size_t i = 0; i < accesses.size(); ++i) {
       const LxAccess& write = accesses[i];
       if (!write.writes) continue;
       bool marked = false;
-      for (size_t j = i; j-- > 0 && accesses[j].step == write.step;) {
+      for (size_t j = i; j-- > 0 && same_instruction(accesses[j], write);) {
         const LxAccess& other = accesses[j];
         if (!sets.may_share(other.set, write.set) || works_in_place(other, write)) continue;
         for (int part : parts.of_set(write.set)) {
@@ -181,10 +188,14 @@ class LxCheck {
         }
         marked = true;
         for (int part : parts.of_set(other.set)) {
-          if (mark[part] == static_cast<int64_t>(i)) report_own(s, write, other, parts, part);
+          if (mark[part] == static_cast<int64_t>(i)) report_own(write, other, parts, part);
         }
       }
     }
+  }
+
+  static bool same_instruction(const LxAccess& a, const LxAccess& b) {
+    return a.section == b.section && a.step == b.step;
   }
 
   static bool works_in_place(const LxAccess& other, const LxAccess& write) {
@@ -206,9 +217,8 @@ class LxCheck {
            std::all_of(a.terms.begin(), a.terms.end(), [&](const Term& t) { return has(b, t); });
   }
 
-  void report_own(int s, const LxAccess& write, const LxAccess& other, const Partition& parts,
-                  int part) {
-    const Instr instr{s, write.node};
+  void report_own(const LxAccess& write, const LxAccess& other, const Partition& parts, int part) {
+    const Instr instr{write.section, write.node};
     if (!problems_.is_new(Problems::Own, instr)) return;
     const Buffer& buffer = program_.buffers[write.buffer];
     const int64_t at = byte_of(write, parts, part);
@@ -225,8 +235,8 @@ class LxCheck {
            std::max<int64_t>(buffer.bytes, 1);
   }
 
-  void apply(int s, const LxAccess& access, const Partition& parts, std::vector<Written>* state) {
-    const Written now{{s, access.node}, access.buffer, access.slot};
+  void apply(const LxAccess& access, const Partition& parts, std::vector<Written>* state) {
+    const Written now{{access.section, access.node}, access.buffer, access.slot};
     if (!access.writes) return check_read(access, now.by, parts, *state);
     for (int set : {access.set, access.logical}) {
       if (set < 0) continue;
@@ -304,7 +314,7 @@ class LxCheck {
       if (!write.writes) continue;
       for (int part : parts.of_set(write.set)) {
         const RemoteRead* read = reader[part];
-        const Instr by{s, write.node};
+        const Instr by{write.section, write.node};
         if (!read || !problems_.is_new(Problems::Remote, {s, read->node}, by)) continue;
         problems_.add(remote_text({s, read->node}, *read, parts, part) + ", which " +
                       problems_.name(by) + " writes in the same section, through buffer " +

@@ -10,7 +10,7 @@ namespace spyre {
 namespace {
 
 constexpr int64_t kMagic = 0x4552595053;
-constexpr int64_t kVersion = 4;
+constexpr int64_t kVersion = 5;
 constexpr size_t kHeaderWords = 5;
 
 int64_t word_at(const uint8_t* bytes) {
@@ -340,6 +340,11 @@ class Decoder {
   Section section() {
     Section s;
     s.name = text();
+    s.joins = flag();
+    require(!s.joins || sections_ > 0, "the first section joins another one");
+    require(!s.joins || sections_ > p_.prologue,
+            "a section of the prologue, or the first behind it, joins another one");
+    ++sections_;
     const auto cores = static_cast<int64_t>(spec_.core_count());
     s.axes = items<Axis>([&] {
       Axis axis;
@@ -357,7 +362,16 @@ class Decoder {
     next_id_ = 0;
     s.body = nodes();
     s.nodes = next_id_;
+    if (s.joins) check_joins(s.body);
     return s;
+  }
+
+  static void check_joins(const std::vector<Node>& body) {
+    for (const Node& node : body) {
+      const auto* copy = std::get_if<Copy>(&node.form);
+      require(copy && copy->is_load() && copy->indirect.empty(),
+              "a section that joins another one holds more than loads");
+    }
   }
 
   // The parts must number the cores [0, product) without gaps: sorted by stride, each stride is
@@ -423,6 +437,7 @@ class Decoder {
   std::vector<int64_t> element_bytes_;  // by buffer; 0: no place yet
   size_t axes_ = 0;                     // of the section being read
   int next_id_ = 0;                     // of its nodes
+  int sections_ = 0;                    // read so far
   std::vector<int> path_;               // axes of the loops around what is being read
 };
 
@@ -445,6 +460,12 @@ Program decode(const uint8_t* bytes, size_t count, const Spec& spec) {
     refuse_all("the program is corrupted: its length or checksum do not match");
   }
   return Decoder(body, words, spec).program();
+}
+
+size_t round_end(const Program& program, size_t first) {
+  size_t end = first + 1;
+  while (end < program.sections.size() && program.sections[end].joins) ++end;
+  return end;
 }
 
 std::vector<AxisRange> ranges_of(const Section& section, const int64_t* slots, int core) {

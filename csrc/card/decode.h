@@ -163,6 +163,7 @@ struct Axis {
 
 struct Section {
   std::string name;
+  bool joins;  // no barrier before it; it holds nothing but loads
   std::vector<Axis> axes;
   std::vector<Node> body;
   int cores;  // product of parts: cores [0, cores) work, in mixed radix (stride, parts)
@@ -189,6 +190,9 @@ struct Program {
   std::vector<ByteRange> lx_ranges, lx_kept;
   std::vector<int64_t> prologue_slots;  // whose values decide what the prologue loads
 };
+
+// Sections [first, round_end) run between two barriers: `first` and those that join it.
+size_t round_end(const Program& program, size_t first);
 
 // Reads and checks the binary form. Everything an engine indexes with is in range afterwards;
 // what only slots tell (extents, addresses) is not. Throws Failure(SPYRE_INVALID_PROGRAM).

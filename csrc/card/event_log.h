@@ -12,15 +12,15 @@ class EventLog {
  public:
   EventLog(spyre_event* events, size_t capacity) : events_(events), capacity_(capacity) {}
 
-  // What follows happens in a section that starts at a time.
+  // What follows happens in a section, or in those that join it, from a time on.
   void enter(int32_t section, double start) {
     section_ = section;
     start_ = start;
   }
-  // Adds an event with times from its section's start, if there is room.
+  // Adds an event with times and sections counted from that start, if there is room.
   void add(spyre_event event) {
     if (count_ == capacity_) return;
-    event.section = section_;
+    event.section += section_;
     event.begin += start_;
     event.end += start_;
     events_[count_++] = event;

@@ -271,10 +271,16 @@ void Executable::run_section(const Machine& machine, const std::vector<SectionPl
   for (size_t f = 0; f < plan.forwards.size(); ++f) {
     // (Debug modes are about the copies.)
     const Forward& forward = plan.forwards[f];
-    left_out_[f] = !machine.debug && forwards_now(forward, plan, section, slots);
+    left_out_[f] = !machine.debug && forwards_now(forward, plans, program_, slots);
+    if (forward.to != number) continue;
     for (const Forward::Reader& reader : forward.readers) {
       sources_[reader.number] = left_out_[f] ? &reader.source : nullptr;
     }
+  }
+  if (section.joins && plan.forwards.size() == section.body.size() &&
+      std::all_of(left_out_.begin(), left_out_.begin() + static_cast<long>(plan.forwards.size()),
+                  [](uint8_t out) { return out; })) {
+    return;  // nothing is left to load
   }
   for (size_t d = 0; d < plan.directs.size(); ++d) {
     const Place& target = plan.directs[d].store->target;

@@ -143,10 +143,17 @@ bool find_source(const Copy& copy, const Use& load, const Use& reader, const Sec
   return true;
 }
 
-// The reader stands after the load in the same trip of every loop around the load, and reads what
-// that has loaded.
+bool same_axes(const Section& a, const Section& b) {
+  return std::equal(a.axes.begin(), a.axes.end(), b.axes.begin(), b.axes.end(),
+                    [](const Axis& x, const Axis& y) {
+                      return same_value(x.extent, y.extent) && x.parts == y.parts &&
+                             x.stride == y.stride && x.granule == y.granule;
+                    });
+}
+
+// The reader stands in the same trip of every loop around the load, and reads what that has loaded.
 bool reads_the_load(const Use& load, const Use& reader) {
-  if (reader.operand < 0 || reader.node->id < load.node->id) return false;
+  if (reader.operand < 0) return false;
   if (std::holds_alternative<Ring>(reader.node->form)) return false;  // reads other cores' LX
   if (reader.loops.size() < load.loops.size() ||
       !std::equal(load.loops.begin(), load.loops.end(), reader.loops.begin())) {
@@ -170,31 +177,39 @@ bool is_plain(const Copy& copy) {
 }
 
 void add_forward(const std::vector<std::vector<Use>>& uses, const Program& program, size_t section,
-                 const Use& load, SectionPlan* plan) {
+                 const Use& load, std::vector<SectionPlan>* plans) {
   const Copy& copy = std::get<Copy>(load.node->form);
   if (!is_plain(copy)) return;
-  Forward forward{&copy, {}};
+  const Section& own = program.sections[section];
+  Forward forward{&copy, section, section, {}};
   for (size_t s = 0; s < uses.size(); ++s) {
     for (const Use& use : uses[s]) {
       if (use.node == load.node && use.operand < 0) continue;
       // Another buffer over the same bytes may take turns with this one, but never reads them.
       if (use.place->buffer != load.place->buffer) continue;
-      if (s != section || !reads_the_load(load, use)) return;
+      if (forward.readers.empty()) forward.to = s;
+      const bool behind = s == section
+                              ? use.node->id > load.node->id
+                              : own.joins && s > section && same_axes(own, program.sections[s]);
+      if (s != forward.to || !behind || !reads_the_load(load, use)) return;
       Place source;
-      if (!find_source(copy, load, use, program.sections[section], &source)) return;
+      if (!find_source(copy, load, use, own, &source)) return;
       forward.readers.push_back({use.node, use.operand, 0, std::move(source)});
     }
   }
-  plan->nodes[load.node->id].elided_by = static_cast<int>(plan->forwards.size());
+  SectionPlan& plan = (*plans)[forward.to];
   for (Forward::Reader& reader : forward.readers) {
-    reader.number = plan->readers++;
-    std::vector<int>& by_operand = plan->nodes[reader.node->id].forward;
+    reader.number = plan.readers++;
+    std::vector<int>& by_operand = plan.nodes[reader.node->id].forward;
     if (by_operand.size() <= static_cast<size_t>(reader.operand)) {
       by_operand.resize(reader.operand + 1, -1);
     }
     by_operand[reader.operand] = reader.number;
   }
-  plan->forwards.push_back(std::move(forward));
+  SectionPlan& loading = (*plans)[section];
+  loading.nodes[load.node->id].elided_by = static_cast<int>(loading.forwards.size());
+  if (forward.to != section) plan.forwards.push_back(forward);
+  loading.forwards.push_back(std::move(forward));
 }
 
 // Every element of the LX tile goes to an element of device memory, named by the same axes.
@@ -268,7 +283,7 @@ std::vector<SectionPlan> plan_execution(const Program& program, const Kernels& k
   for (size_t s = 0; s < plans.size(); ++s) {
     for (const Use& use : uses[s]) {
       if (use.operand < 0 && std::holds_alternative<Copy>(use.node->form)) {
-        add_forward(uses, program, s, use, &plans[s]);
+        add_forward(uses, program, s, use, &plans);
       }
       const auto* copy = std::get_if<Copy>(&use.node->form);
       if (copy && use.place == &copy->source) add_direct(uses, use, &plans[s]);
@@ -369,14 +384,17 @@ bool writes_directly(const Direct& direct, const SectionPlan& plan, const Sectio
                direct.store->target, section, slots, false);
 }
 
-bool forwards_now(const Forward& forward, const SectionPlan& plan, const Section& section,
-                  const int64_t* slots) {
-  const Reach source = reach_of(*forward.load, section, slots);
-  for (const Copy* store : plan.stores) {
-    if (reach_of(*store, section, slots).overlaps(source)) return false;
+bool forwards_now(const Forward& forward, const std::vector<SectionPlan>& plans,
+                  const Program& program, const int64_t* slots) {
+  const Reach source = reach_of(*forward.load, program.sections[forward.from], slots);
+  for (size_t s = forward.from; s <= forward.to; ++s) {
+    for (const Copy* store : plans[s].stores) {
+      if (reach_of(*store, program.sections[s], slots).overlaps(source)) return false;
+    }
   }
+  const Section& section = program.sections[forward.to];
   for (const Forward::Reader& reader : forward.readers) {
-    if (!suits(reader, plan, section, slots)) return false;
+    if (!suits(reader, plans[forward.to], section, slots)) return false;
   }
   return true;
 }

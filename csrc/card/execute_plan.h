@@ -15,14 +15,17 @@ namespace spyre {
 
 // Load forwarding. A LOAD may be left out when every reader of its LX buffer reads exactly the
 // elements it loads, at the same ranges: the readers then take them from device memory (unless
-// something in the section stores there, which each launch checks, or the layout suits the reader
-// better in LX). Saves the copy, and for matmuls makes packed panels possible.
+// something from the load's section to theirs stores there, which each launch checks, or the layout
+// suits the reader better in LX). Saves the copy, and for matmuls makes packed panels possible.
+// Readers stand in the load's section, or in a later one of the same axes if that one joins another
+// section; both then have a Forward that says the same.
 struct Forward {
   const Copy* load;
+  size_t from, to;  // sections of the load and of its readers
   struct Reader {
     const Node* node;
     int operand;
-    int number;    // of all readers of the section
+    int number;    // of all readers of their section
     Place source;  // what the reader reads in device memory
   };
   std::vector<Reader> readers;
@@ -69,8 +72,8 @@ struct Reach {
 Reach reach_of(const Copy& copy, const Section& section, const int64_t* slots);
 
 // Whether a launch with these slots leaves the load out.
-bool forwards_now(const Forward& forward, const SectionPlan& plan, const Section& section,
-                  const int64_t* slots);
+bool forwards_now(const Forward& forward, const std::vector<SectionPlan>& plans,
+                  const Program& program, const int64_t* slots);
 
 // Whether a launch with these slots leaves the store out.
 bool writes_directly(const Direct& direct, const SectionPlan& plan, const Section& section,

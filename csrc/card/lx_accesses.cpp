@@ -154,8 +154,8 @@ class Recorder {
       }
       last.set = number(box, buffer.offset);
     }
-    found_.push_back(
-        {steps_, &place, node_->id, place.buffer, slot, last.set, last.logical, writes, at_once_});
+    found_.push_back({steps_, &place, section_, node_->id, place.buffer, slot, last.set,
+                      last.logical, writes, at_once_});
   }
 
   int number(Box box, int64_t from) {

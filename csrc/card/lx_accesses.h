@@ -14,7 +14,7 @@ namespace spyre {
 struct LxAccess {
   int64_t step;  // number of the dynamic instruction
   const Place* place;
-  int node;
+  int section, node;
   int buffer, slot;
   // Bytes of LX; both copies of a double buffer, because `execute` may use one for both.
   int set;

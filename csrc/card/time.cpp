@@ -38,11 +38,13 @@ constexpr WalkLimits kLimits{"time", SPYRE_STOPPED, true, 1 << 23, 1 << 26};
   throw Failure(SPYRE_BROKEN, "the time engine: " + what);
 }
 
+// Times a round: a section and those that join it.
 class SectionTimer {
  public:
   SectionTimer(SectionWork work, const Section& section, const Spec& spec, spyre_report& report,
                EventLog* log)
-      : cores_(std::move(work.cores)),
+      : first_nodes_(std::move(work.first_nodes)),
+        cores_(std::move(work.cores)),
         requests_(std::move(work.requests)),
         exchanges_(std::move(work.exchanges)),
         section_(section),
@@ -167,12 +169,16 @@ class SectionTimer {
     memory_.start(number, time, std::max(work, 1e-3), shortest, cores);
   }
 
-  static spyre_event event_of(size_t core, const Instruction& instruction, double begin,
-                              double end) {
+  // `section`: counted from the round's first.
+  spyre_event event_of(size_t core, const Instruction& instruction, double begin,
+                       double end) const {
+    const auto next = std::upper_bound(first_nodes_.begin(), first_nodes_.end(), instruction.node);
+    const auto section = static_cast<size_t>(next - first_nodes_.begin()) - 1;
     spyre_event event{};
     event.begin = begin;
     event.end = end;
-    event.node = static_cast<int32_t>(instruction.node);
+    event.section = static_cast<int32_t>(section);
+    event.node = static_cast<int32_t>(instruction.node - first_nodes_[section]);
     event.core = static_cast<int32_t>(core);
     event.unit = instruction.unit;
     return event;
@@ -306,6 +312,7 @@ class SectionTimer {
 
   static uint64_t whole(double cycles) { return static_cast<uint64_t>(std::ceil(cycles - 1e-6)); }
 
+  std::vector<uint32_t> first_nodes_;  // by section of the round
   std::vector<Core> cores_;
   std::vector<Request> requests_;
   std::vector<Exchange> exchanges_;
@@ -350,16 +357,14 @@ spyre_report time_program(const Program& program, const Spec& spec, const int64_
   spyre_report report{};
   report.lx_peak = static_cast<uint64_t>(program.lx_peak);
   double cycles = 0, fp16_flop = 0;
-  bool first = true;
-  for (size_t s = static_cast<size_t>(from); s < program.sections.size(); ++s) {
-    const Section& section = program.sections[s];
+  const auto begin = static_cast<size_t>(from);
+  for (size_t s = begin; s < program.sections.size(); s = round_end(program, s)) {
     // The barrier goes once around the ring, both ways at a time.
-    if (!first) cycles += std::floor(spec.cores / 2) * spec.ring_hop_cycles;
-    first = false;
-    SectionWork work = unrolled(program, section, spec, block.data());
+    if (s > begin) cycles += std::floor(spec.cores / 2) * spec.ring_hop_cycles;
+    SectionWork work = unrolled(program, s, spec, block.data());
     fp16_flop += work.fp16_flop;
     if (log) log->enter(static_cast<int32_t>(s), cycles);
-    cycles += SectionTimer(std::move(work), section, spec, report, log).run();
+    cycles += SectionTimer(std::move(work), program.sections[s], spec, report, log).run();
   }
   const double bound = bound_p(report, fp16_flop, spec);
   if (bound > cycles * (1 + 1e-9) + 1e-6) broken("faster than bound P");

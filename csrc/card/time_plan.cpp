@@ -35,26 +35,36 @@ struct SharedKeyHash {
 
 class Unroller {
  public:
-  Unroller(const Program& program, const Section& section, const Spec& spec, const int64_t* slots)
+  Unroller(const Program& program, size_t first, const Spec& spec, const int64_t* slots)
       : program_(program),
-        section_(section),
+        first_(first),
+        end_(round_end(program, first)),
         spec_(spec),
         slots_(slots),
         overlaps_(overlapping_buffers(program)) {}
 
   SectionWork run() {
-    work_.cores.resize(static_cast<size_t>(section_.cores));
-    most_points_.assign(section_.axes.size(), 0);
-    std::vector<std::vector<AxisRange>> ranges;
-    for (int core = 0; core < section_.cores; ++core) {
-      ranges.push_back(ranges_of(section_, slots_, core));
-      for (size_t a = 0; a < most_points_.size(); ++a) {
-        most_points_[a] = std::max(most_points_[a], ranges.back()[a].count());
-      }
+    std::vector<Spread> spreads;
+    int cores = 0;
+    uint32_t nodes = 0;
+    for (size_t s = first_; s < end_; ++s) {
+      const Section& section = program_.sections[s];
+      spreads.push_back(spread_of(section));
+      cores = std::max(cores, section.cores);
+      work_.first_nodes.push_back(nodes);
+      nodes += static_cast<uint32_t>(section.nodes);
     }
-    for (int core = 0; core < section_.cores; ++core) {
+    work_.cores.resize(static_cast<size_t>(cores));
+    for (int core = 0; core < cores; ++core) {
       uses_.assign(program_.buffers.size(), BufferUse());
-      unroll(section_.body, ranges[core], core, 0, 0);
+      for (size_t s = first_; s < end_; ++s) {
+        section_ = &program_.sections[s];
+        if (core >= section_->cores) continue;
+        first_node_ = work_.first_nodes[s - first_];
+        Spread& spread = spreads[s - first_];
+        most_points_ = &spread.most_points;
+        unroll(section_->body, spread.ranges[static_cast<size_t>(core)], core, 0, 0);
+      }
     }
     for (size_t i = 0; i < messages_.size(); ++i) {
       messages_[i].fill(&work_.exchanges[i]);
@@ -66,6 +76,27 @@ class Unroller {
   }
 
  private:
+  // How the axes of a section are spread over its cores.
+  struct Spread {
+    std::vector<std::vector<AxisRange>> ranges;  // by core
+    std::vector<int64_t> most_points;            // of an axis, over cores
+  };
+
+  Spread spread_of(const Section& section) const {
+    Spread found{{}, std::vector<int64_t>(section.axes.size(), 0)};
+    for (int core = 0; core < section.cores; ++core) {
+      found.ranges.push_back(ranges_of(section, slots_, core));
+      for (size_t a = 0; a < section.axes.size(); ++a) {
+        found.most_points[a] = std::max(found.most_points[a], found.ranges.back()[a].count());
+      }
+    }
+    return found;
+  }
+
+  uint32_t number_of(const Node& node) const {
+    return first_node_ + static_cast<uint32_t>(node.id);
+  }
+
   // `occurrence` numbers the trips of the loops around, the same on every core.
   void unroll(const std::vector<Node>& body, std::vector<AxisRange>& ranges, int core, int64_t trip,
               int64_t occurrence) {
@@ -77,7 +108,7 @@ class Unroller {
       }
       AxisRange& range = ranges[loop->axis];
       const AxisRange outside = range;
-      const AxisRange widest{0, most_points_[loop->axis], 0, 0};
+      const AxisRange widest{0, (*most_points_)[loop->axis], 0, 0};
       const auto radix = static_cast<uint64_t>(trips_of(*loop, widest));
       const int64_t trips = trips_of(*loop, range);
       for (int64_t t = 0; t < trips; ++t) {
@@ -92,7 +123,7 @@ class Unroller {
 
   bool is_split(const std::vector<int>& axes) const {
     return std::any_of(axes.begin(), axes.end(),
-                       [this](int axis) { return section_.axes[axis].parts > 1; });
+                       [this](int axis) { return section_->axes[axis].parts > 1; });
   }
 
   void add(const Node& node, const std::vector<AxisRange>& ranges, int core, int64_t trip,
@@ -144,7 +175,8 @@ class Unroller {
   void add_ring(const Node& node, const Ring& ring, const std::vector<AxisRange>& ranges, int core,
                 int64_t trip, int64_t occurrence) {
     const auto fresh = static_cast<int32_t>(work_.exchanges.size());
-    const int32_t exchange = shared_.try_emplace({node.id, 0, occurrence}, fresh).first->second;
+    const int32_t exchange =
+        shared_.try_emplace({number_of(node), 0, occurrence}, fresh).first->second;
     if (exchange == fresh) {
       work_.exchanges.emplace_back();
       messages_.emplace_back(spec_);
@@ -164,7 +196,7 @@ class Unroller {
     instruction.request = request;
     instruction.waiters = -1;
     instruction.unit = unit;
-    instruction.node = static_cast<uint32_t>(node.id);
+    instruction.node = number_of(node);
     c.instructions.push_back(instruction);
     c.order[unit].push_back(i);
     return i;
@@ -221,7 +253,7 @@ class Unroller {
     // Loads of the same bytes, and adding stores to the same bytes: their sums meet on the ring.
     if (copy.indirect.empty() && (copy.is_load() || copy.add)) {
       const int64_t group = group_of(copy, core);
-      const auto [found, is_new] = shared_.try_emplace({node.id, group, occurrence}, fresh);
+      const auto [found, is_new] = shared_.try_emplace({number_of(node), group, occurrence}, fresh);
       if (!is_new) {
         widen(work_.requests[found->second].traffic, copy, ranges);
         return found->second;
@@ -244,8 +276,8 @@ class Unroller {
   // place or a bound depends on.
   int64_t group_of(const Copy& copy, int core) const {
     int64_t group = 0;
-    for (size_t a = 0; a < section_.axes.size(); ++a) {
-      const Axis& axis = section_.axes[a];
+    for (size_t a = 0; a < section_->axes.size(); ++a) {
+      const Axis& axis = section_->axes[a];
       if (axis.parts == 1 || !depends(copy, static_cast<int>(a))) continue;
       group += int64_t{coordinate_of(axis, core)} * axis.stride;
     }
@@ -263,24 +295,26 @@ class Unroller {
   }
 
   const Program& program_;
-  const Section& section_;
+  const size_t first_, end_;  // sections of the round
   const Spec& spec_;
   const int64_t* slots_;
 
   std::vector<std::vector<int>> overlaps_;
 
   SectionWork work_;
-  std::vector<int64_t> most_points_;  // of an axis, over cores
-  std::vector<BufferUse> uses_;       // of the core being unrolled
+  // Being unrolled:
+  const Section* section_ = nullptr;
+  uint32_t first_node_ = 0;  // of the section
+  const std::vector<int64_t>* most_points_ = nullptr;
+  std::vector<BufferUse> uses_;  // of the core
   std::unordered_map<SharedKey, int32_t, SharedKeyHash> shared_;
   std::vector<Messages> messages_;  // by exchange
 };
 
 }  // namespace
 
-SectionWork unrolled(const Program& program, const Section& section, const Spec& spec,
-                     const int64_t* slots) {
-  return Unroller(program, section, spec, slots).run();
+SectionWork unrolled(const Program& program, size_t first, const Spec& spec, const int64_t* slots) {
+  return Unroller(program, first, spec, slots).run();
 }
 
 }  // namespace spyre

@@ -1,5 +1,5 @@
-// A section unrolled for the time engine: every core's instructions, what they wait for, and the
-// requests they make to device memory.
+// A round (a section and those that join it) unrolled for the time engine: every core's
+// instructions, what they wait for, and the requests they make to device memory.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ struct Instruction {
   int32_t pending = 0;
   int32_t waiters = -1;
   Unit unit : 4;
-  uint32_t node : 28;  // its number in the section
+  uint32_t node : 28;  // its number in the round
 };
 
 struct Edge {
@@ -53,6 +53,7 @@ struct Request {
 };
 
 struct SectionWork {
+  std::vector<uint32_t> first_nodes;  // by section of the round: the number of its first node
   std::vector<Core> cores;
   std::vector<Request> requests;  // by core, then in body order
   std::vector<Exchange> exchanges;
@@ -61,7 +62,6 @@ struct SectionWork {
 };
 
 // Throws Failure(SPYRE_STOPPED) for more work than can be timed.
-SectionWork unrolled(const Program& program, const Section& section, const Spec& spec,
-                     const int64_t* slots);
+SectionWork unrolled(const Program& program, size_t first, const Spec& spec, const int64_t* slots);
 
 }  // namespace spyre

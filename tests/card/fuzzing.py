@@ -16,7 +16,14 @@ from openspyre.ir.binary import HEADER_WORDS, encode
 from openspyre.ir.program import Program
 from openspyre.ir.text import parse_kernel
 from openspyre.spec import SPYRE_CARD_V1
-from tests.card.hand_programs import copies, exchange, kept_copies, matmul, pointwise
+from tests.card.hand_programs import (
+    copies,
+    exchange,
+    kept_copies,
+    loads_ahead,
+    matmul,
+    pointwise,
+)
 from tests.planned_kernels import ALL, replanned
 
 ROOT = Path(__file__).parents[2]
@@ -84,6 +91,8 @@ def programs() -> Iterator[Program]:
     yield exchange(16, 64, 4)
     yield exchange(9, 33, 8)
     yield kept_copies(16, 64, 4)
+    yield loads_ahead(16, 64, 2, 4)
+    yield loads_ahead(9, 33, 8, 3)
     for text in ALL.values():
         kernel = parse_kernel("kernel k\n" + text)
         for plan in (kernel, replanned(kernel, 1)):

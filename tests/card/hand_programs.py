@@ -119,6 +119,41 @@ def exchange(rows: int, columns: int, cores: int) -> Program:
     )
 
 
+def added(source: Place, target: Place, then: Sequence[str] = ()) -> Vec:
+    """target = ops applied in turn to source + 1, over axes 0 and 1."""
+    ops = [VecOp(LOAD, F32, (0,)), VecOp(CONST, F32, (), 1.0)]
+    ops.append(VecOp(TABLE["add"].code, F32, (0, 1)))
+    for name in then:
+        ops.append(VecOp(TABLE[name].code, F32, (len(ops) - 1,)))
+    return Vec((0, 1), (source,), (), tuple(ops), (VecOut(len(ops) - 1, target),))
+
+
+def loads_ahead(rows: int, columns: int, cores: int, later: int) -> Program:
+    """out0 = tanh(...(x + 1)) on some cores, out1 = y + 1 on others, which load y meanwhile."""
+    steps = ((0, columns * 2), (1, 2))
+    part = -(-rows // min(cores, later)) * columns * 2
+    part = -(-part // 128) * 128
+    held = tuple(Buffer(f"b{n}", n * part, part, 1) for n in range(4))
+    work = (
+        Copy((0, 1), device(0, steps), local(0, steps)),
+        added(local(0, steps), local(1, steps), ["tanh"] * 10),
+        Copy((0, 1), local(1, steps), device(2, steps)),
+    )
+    load = Copy((0, 1), device(1, steps), local(2, steps))
+    then = (
+        added(local(2, steps), local(3, steps)),
+        Copy((0, 1), local(3, steps), device(3, steps)),
+    )
+    axes = (Axis("m", rows, later), Axis("n", columns))
+    return program(
+        4,
+        held,
+        Section("work", (Axis("m", rows, cores), Axis("n", columns)), work),
+        Section("next early", axes, (load,), joins=True),
+        Section("next", axes, then),
+    )
+
+
 def pointwise(
     rows: int, columns: int, cores: int, ops: Sequence[str], *, tile: int = 8, slots: int = 2
 ) -> Program:

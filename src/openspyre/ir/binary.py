@@ -10,7 +10,7 @@ after the header, CRC-32 of them (as bytes), 0. Then, in this order:
     3 words     arguments: addresses, sizes, scalars
     word        prologue
     list        text      sources
-    list        Section   text name, list of Axis, list of Node
+    list        Section   text name, joins, list of Axis, list of Node
 
     list        count, then the items
     Axis        text name, Value extent, parts, stride, granule
@@ -75,7 +75,7 @@ from openspyre.ir.program import (
 )
 
 MAGIC = 0x4552595053  # "SPYRE"
-VERSION = 4
+VERSION = 5
 HEADER_WORDS = 5
 DTYPES: tuple[DType, ...] = tuple(DType)
 _CODE: Mapping[DType, int] = MappingProxyType({d: i for i, d in enumerate(DTYPES)})
@@ -201,6 +201,7 @@ class _Writer:
 
     def section(self, section: Section) -> None:
         self.text(section.name)
+        self.word(int(section.joins))
         self.items(section.axes, self.axis)
         self.items(section.body, self.node)
 
@@ -340,7 +341,8 @@ class _Reader:
         return Buffer(self.text(), self.word(), self.word(), self.word())
 
     def section(self) -> Section:
-        return Section(self.text(), self.items(self.axis), self.items(self.node))
+        name, joins = self.text(), bool(self.word())
+        return Section(name, self.items(self.axis), self.items(self.node), joins)
 
     def axis(self) -> Axis:
         return Axis(self.text(), self.value(), self.word(), self.word(), self.word())

@@ -6,8 +6,11 @@ array of int64 slots that the host computes before each launch (addresses, sizes
 scalars). A `Value` is therefore an int or a slot.
 
 Control. A program is a list of **sections**; all cores finish one before any starts the next (and
-what it wrote to device memory or left in LX is visible to others then). A section has **axes**: an
-extent, split over `parts` cores. Its body is a tree of tile loops and instructions. Inside
+what it wrote to device memory or left in LX is visible to others then), unless the next one
+**joins** it: no barrier stands between the two, each unit of a core goes on with what the next one
+has for it. A section that joins holds loads alone, of what nobody stores since the barrier before:
+operands of a later section arrive while this one works. A section has **axes**: an extent, split
+over `parts` cores. Its body is a tree of tile loops and instructions. Inside
 `Loop(axis, tile)` the axis ranges over the current tile [start, start + len), len <= tile; outside
 of it, over the core's whole part [low, high). A core whose range of an axis that an instruction
 uses is empty skips the instruction. (A reduction over an axis that is empty still writes its
@@ -23,8 +26,9 @@ two copies, so the wait is for the reader before last. Buffers may share bytes: 
 waits for the last reads and writes of those that overlap it. Execution in body order is always a
 legal order.
 
-Between cores, order comes from sections alone. RING reads the LX of other cores as the section
-found it: what it reads was written in an earlier section, and nobody writes it in this one.
+Between cores, order comes from barriers alone. RING reads the LX of other cores as the section
+found it: what it reads was written in an earlier section, and nobody writes it in this one, or in
+one that joins it.
 
 A right program means the same in every legal order; `csrc/card/check.h` proves it. So a read
 through a buffer finds bytes that were last written through this buffer, in the slot written last,
@@ -48,6 +52,7 @@ slice use CORE.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Union
@@ -327,11 +332,17 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Work between two barriers. Cores beyond the product of parts stay idle."""
+    """Work of cores with one split. Cores beyond the product of parts stay idle.
+
+    Attributes:
+        joins: no barrier stands before it. It holds nothing but loads without a lookup, outside of
+            loops, and stands behind the first section that is not of the prologue.
+    """
 
     name: str
     axes: tuple[Axis, ...]
     body: tuple[Node, ...]
+    joins: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,3 +365,14 @@ class Program:
     arguments: tuple[int, int, int]
     sources: tuple[str, ...]
     prologue: int = 0
+
+
+def rounds(sections: Iterable[Section]) -> tuple[tuple[Section, ...], ...]:
+    """The sections between two barriers: one, and those that join it."""
+    found: list[list[Section]] = []
+    for section in sections:
+        if section.joins and found:
+            found[-1].append(section)
+        else:
+            found.append([section])
+    return tuple(map(tuple, found))

@@ -17,6 +17,8 @@
           v2 f32 = add v0 v1
           out v2 #1:f16{0 + 2*a0.tile}
 
+A section that joins the one before says so: `section "s1.0" joins`.
+
 A place is where:dtype{base + terms}, in bytes: `arg3`, `pool` or the buffer `#3`; a term is
 coefficient*axis with `.core` or `.tile` where it counts from the core's low or the tile's start.
 `%3` is a slot. Indentation is the nesting. `prologue 2` behind the arguments says that the first
@@ -113,7 +115,7 @@ def _given(slot: SlotDef) -> str:
 
 
 def _section_lines(section: Section) -> Iterator[str]:
-    yield f"section {json.dumps(section.name)}"
+    yield f"section {json.dumps(section.name)}{' joins' if section.joins else ''}"
     for number, axis in enumerate(section.axes):
         yield f"  {_axis(number, axis)}"
     yield from _nodes(section.body, "  ")

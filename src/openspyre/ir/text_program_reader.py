@@ -55,7 +55,7 @@ _HEAD = re.compile(rf"program {_TEXT} pool (\d+) arguments (\d+) (\d+) (\d+)(?: 
 _SOURCE = re.compile(rf"source {_TEXT}$")
 _SLOT = re.compile(rf"slot %(\d+) {_TEXT} = (\w+)(?: (\d+)$|(?: (\d+):)?((?: \S+)*)$)")
 _BUFFER = re.compile(rf"buffer #(\d+) {_TEXT} offset (\d+) bytes (\d+) slots (\d+)$")
-_SECTION = re.compile(rf"section {_TEXT}$")
+_SECTION = re.compile(rf"section {_TEXT}( joins)?$")
 _AXIS = re.compile(rf"axis a(\d+) {_TEXT} extent {_VALUE} parts (\d+) stride (\d+) granule (\d+)$")
 _LOOP = re.compile(r"loop a(\d+) tile (\d+)$")
 _COPY = re.compile(rf"copy \[([^\]]*)\] from {_PLACE} to {_PLACE}( add)?{_ORIGIN}$")
@@ -112,6 +112,7 @@ class _Block:
 @dataclass(slots=True)
 class _OpenSection:
     name: str
+    joins: bool
     axes: list[Axis] = field(default_factory=list)
 
 
@@ -182,7 +183,8 @@ class _Reader:
 
     def read_section(self, line: str, indent: int) -> None:
         self.close_section()
-        self.open = _OpenSection(json.loads(_matched(_SECTION, line)[0]))
+        name, joins = _matched(_SECTION, line)
+        self.open = _OpenSection(json.loads(name), bool(joins))
         self.blocks = [_Block(indent + 2)]
 
     def close_section(self) -> None:
@@ -190,7 +192,7 @@ class _Reader:
             return
         self.close_loops(0)
         body = tuple(self.blocks[0].nodes)
-        self.sections.append(Section(self.open.name, tuple(self.open.axes), body))
+        self.sections.append(Section(self.open.name, tuple(self.open.axes), body, self.open.joins))
         self.open = None
 
     def close_loops(self, indent: int) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from openspyre.card.activity import instruction_names, lines
 from openspyre.card.native import LoadedProgram, SoftwareCard
 from openspyre.ir.binary import encode
-from openspyre.ir.program import Program
+from openspyre.ir.program import Program, rounds
 from openspyre.spec import CardSpec
 
 _MEMORY = 1 << 26  # bytes: programs lie in it, nothing else
@@ -18,9 +18,9 @@ _MEMORY = 1 << 26  # bytes: programs lie in it, nothing else
 
 @dataclass(frozen=True, slots=True)
 class SectionShares:
-    """A section of a program, and which part of its time belongs to whom."""
+    """A section with those that join it, and which part of their time belongs to whom."""
 
-    program: Program  # with this section alone
+    program: Program  # with these sections alone
     shares: Mapping[str, float]
 
 
@@ -29,13 +29,13 @@ def shared_sections(
 ) -> tuple[SectionShares, ...]:
     """The sections of a program without size symbols; `owner` says whose a source is.
 
-    A section of several owners is shared in proportion to the time of the unit that each keeps
-    busy longest.
+    A section (with those that join it) of several owners is shared in proportion to the time of the
+    unit that each keeps busy longest.
     """
     found = []
     with SoftwareCard(memory=_MEMORY, threads=1, spec=card) as machine:
-        for section in program.sections:
-            alone = replace(program, sections=(section,))
+        for together in rounds(program.sections):
+            alone = replace(program, sections=together)
             names = {owner(source) for _, source in instruction_names(alone).values()}
             shares = _shares(machine, alone, owner) if len(names) > 1 else dict.fromkeys(names, 1.0)
             found.append(SectionShares(alone, shares))
