@@ -19,6 +19,7 @@ from openspyre.spec import SPYRE_CARD_V1
 from tests.card.hand_programs import (
     copies,
     exchange,
+    kept_and_ahead,
     kept_copies,
     loads_ahead,
     matmul,
@@ -91,6 +92,7 @@ def programs() -> Iterator[Program]:
     yield exchange(16, 64, 4)
     yield exchange(9, 33, 8)
     yield kept_copies(16, 64, 4)
+    yield kept_and_ahead(16, 64, 2, 4)
     yield loads_ahead(16, 64, 2, 4)
     yield loads_ahead(9, 33, 8, 3)
     for text in ALL.values():

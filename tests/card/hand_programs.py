@@ -154,6 +154,19 @@ def loads_ahead(rows: int, columns: int, cores: int, later: int) -> Program:
     )
 
 
+def kept_and_ahead(rows: int, columns: int, cores: int, later: int) -> Program:
+    """`loads_ahead` behind a prologue that loads argument 4; the last section stores it to 5."""
+    steps = ((0, columns * 2), (1, 2))
+    ahead = loads_ahead(rows, columns, cores, later)
+    part = ahead.buffers[0].bytes
+    kept = Buffer("kept", 4 * part, part, 1)
+    axes = ahead.sections[-1].axes
+    load = Section("keep", axes, (Copy((0, 1), device(4, steps), local(4, steps)),))
+    store = Section("use", axes, (Copy((0, 1), local(4, steps), device(5, steps)),))
+    sections = (load, *ahead.sections, store)
+    return replace(program(6, (*ahead.buffers, kept), *sections), prologue=1)
+
+
 def pointwise(
     rows: int, columns: int, cores: int, ops: Sequence[str], *, tile: int = 8, slots: int = 2
 ) -> Program:

@@ -19,6 +19,7 @@ from openspyre.compiler.cost import AS_FAST, Split, Work, splits
 from openspyre.compiler.division import division_along
 from openspyre.compiler.emit import emit
 from openspyre.compiler.pipeline import STAGES, plan_kernel
+from openspyre.compiler.residency import place
 from openspyre.compiler.step_work import StepWorks, whole_works
 from openspyre.compiler.tilings import least_cycles
 from openspyre.compiler.work import Works
@@ -133,7 +134,7 @@ def tiled(text: str, most: int) -> Iterator[tuple[float, float]]:
     planned = plan_kernel(parse_kernel(text), card, stages=STAGES[:4])
     found = list(fitting(planned, StepWorks(planned, card).of(0)))
     for one in found[:: max(1, len(found) // most)]:
-        placed = STAGES[-1][1](replace(planned, steps=(one.step,)), card)
+        placed = place(replace(planned, steps=(one.step,)), card)
         yield one.cycles, float(timed(emit(placed, card)).cycles)
 
 

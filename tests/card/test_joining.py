@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from openspyre.card.native import UNITS, Span
+from openspyre.card.native import NO_DEBUG, UNITS, DebugMode, SoftwareCard, Span
 from openspyre.ir.program import (
     Buffer,
     Calc,
@@ -22,7 +22,14 @@ from openspyre.ir.program import (
     TileLoop,
 )
 from tests.card.checking import problem
-from tests.card.hand_programs import added, device, exchange, loads_ahead, local
+from tests.card.hand_programs import (
+    added,
+    device,
+    exchange,
+    kept_and_ahead,
+    loads_ahead,
+    local,
+)
 from tests.card.test_decode import refusal
 from tests.card.test_ring import interpreted, made
 from tests.card.time_engine import card, timed
@@ -188,3 +195,50 @@ def test_the_first_section_joins_nothing() -> None:
     one = ahead()
     sections = (replace(one.sections[1]), *one.sections)
     assert "the first section joins another one" in refusal(replace(one, sections=sections))
+
+
+# --- behind a prologue ---------------------------------------------------------------------------
+
+KEPT = kept_and_ahead(ROWS, COLUMNS, 4, 8)
+
+
+@pytest.mark.parametrize("debug", [NO_DEBUG, DebugMode.LATE | DebugMode.POISON])
+def test_launches_that_find_what_lx_keeps(debug: DebugMode) -> None:
+    made = np.random.default_rng(0).random((3, ROWS, COLUMNS)).astype(np.float16)
+    x, y, weight = made
+    assert problem(KEPT, [*spans(), Span(0, SIZE, -1), Span(0, SIZE, SIZE, fresh=True)]) == ""
+    with SoftwareCard(memory=1 << 24, threads=2, debug=debug) as machine:
+        given = [machine.store(a.tobytes()) for a in (x, y, np.zeros_like(x), np.zeros_like(x))]
+        kept, result = machine.store(weight.tobytes()), machine.allocate(SIZE)
+        loaded = machine.load_program(KEPT)
+        for launch in range(3):
+            new = y + np.float16(launch)
+            machine.write(given[1], new.tobytes())
+            machine.launch(loaded, [*given, kept, result])
+            got = np.frombuffer(machine.read(given[3], SIZE), np.float16).reshape(y.shape)
+            np.testing.assert_array_equal(got, (new.astype(np.float32) + 1).astype(np.float16))
+            assert machine.read(result, SIZE) == weight.tobytes()
+            assert [(one.loads, one.hits) for one in machine.kept()] == [(1, launch)]
+
+
+def test_loads_run_beside_the_work_when_the_prologue_is_left_out() -> None:
+    cycles = []
+    for joins in (True, False):
+        work, early, *then = KEPT.sections[1:]
+        sections = (KEPT.sections[0], work, replace(early, joins=joins), *then)
+        machine = card()
+        loaded = machine.load_program(replace(KEPT, sections=sections))
+        block = machine.fill(loaded, [0] * 6, (), (), 0)
+        cycles.append([machine.time(loaded, block, kept=kept).cycles for kept in (False, True)])
+        machine.unload(loaded)
+    (whole, warm), (whole_apart, warm_apart) = cycles
+    assert whole_apart - whole == warm_apart - warm > 0
+
+
+@pytest.mark.parametrize("prologue", [1, 2])
+def test_nothing_joins_a_prologue(prologue: int) -> None:
+    """The second section is the first one behind the prologue, or its last."""
+    keep, _, early, *_ = KEPT.sections
+    sections = (keep, early, *KEPT.sections[1:])
+    wrong = replace(KEPT, sections=sections, prologue=prologue)
+    assert "of the prologue, or the first behind it, joins another one" in refusal(wrong)

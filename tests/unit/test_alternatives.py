@@ -9,7 +9,8 @@ import pytest
 from openspyre.compiler import capacity
 from openspyre.compiler.alternatives import step_choices
 from openspyre.compiler.cost import AS_FAST
-from openspyre.compiler.pipeline import plan_kernel
+from openspyre.compiler.early import load_early
+from openspyre.compiler.pipeline import STAGES, plan_kernel
 from openspyre.compiler.step_work import StepWork
 from openspyre.ir.kernel import Kernel
 from openspyre.ir.text import parse_kernel
@@ -40,12 +41,13 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "two steps": told,
     "minilm": lambda: load_region("minilm_captured"),
 }
+BEFORE = tuple(stage for stage in STAGES if stage[0] != "load_early")
 Estimates = dict[str, float]
 
 
 @pytest.fixture(scope="module", params=KERNELS)
 def found(request: pytest.FixtureRequest) -> tuple[Kernel, Estimates]:
-    """A planned kernel, and the estimates that its tilings were chosen by."""
+    """A kernel planned but for what is loaded early, and the estimates of its tilings."""
     chosen: Estimates = {}
     fitting = capacity.fitting
 
@@ -56,7 +58,7 @@ def found(request: pytest.FixtureRequest) -> tuple[Kernel, Estimates]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(capacity, "fitting", recorded)
-        planned = plan_kernel(KERNELS[request.param](), SPYRE_CARD_V1)
+        planned = plan_kernel(KERNELS[request.param](), SPYRE_CARD_V1, stages=BEFORE)
     assert chosen
     return planned, chosen
 
@@ -67,6 +69,20 @@ def test_explain_prints_what_the_plan_was_chosen_by(found: tuple[Kernel, Estimat
     assert choices.keys() == chosen.keys()
     for name, choice in choices.items():
         assert choice.tiling.cycles == choice.division.cycles == chosen[name]
+
+
+def test_what_is_loaded_early_is_not_in_the_cycles_of_a_step(
+    found: tuple[Kernel, Estimates],
+) -> None:
+    before = {c.step.name: c for c in step_choices(found[0], SPYRE_CARD_V1)}
+    kernel = load_early(found[0], SPYRE_CARD_V1)
+    after = {c.step.name: c for c in step_choices(kernel, SPYRE_CARD_V1)}
+    assert before.keys() <= after.keys()
+    assert any(c.early for c in after.values()) == (len(kernel.steps) > 1)
+    for name, choice in before.items():
+        now = after[name]
+        if now.step == choice.step:
+            assert (now.tiling.cycles < choice.tiling.cycles) == bool(now.early)
 
 
 def test_no_tiling_that_fits_is_sooner_than_the_one_taken(

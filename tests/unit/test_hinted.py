@@ -50,7 +50,7 @@ def test_hints_are_text() -> None:
 
 def test_only_stages_that_take_hints_differ() -> None:
     differ = [a[0] for a, b in zip(STAGES, TOLD_STAGES, strict=True) if a != b]
-    assert differ == ["divide", "fit_tiles", "place"]
+    assert differ == ["divide", "fit_tiles", "place", "load_early"]
 
 
 def test_a_division_is_fixed_in_all_steps_or_in_one() -> None:

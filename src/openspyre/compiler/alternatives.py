@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from openspyre.compiler.capacity import estimated, fitting
 from openspyre.compiler.cost import best_splits
 from openspyre.compiler.division import division_along
-from openspyre.compiler.residency import why_not_kept
-from openspyre.compiler.step_work import StepWorks, split_of
+from openspyre.compiler.residency import early_operands, why_not_kept
+from openspyre.compiler.segments import step_tensors
+from openspyre.compiler.step_work import StepWork, StepWorks, split_of, without
 from openspyre.ir.kernel import Division, Kernel, Residency, Space, Step
 from openspyre.spec import CardSpec
 
@@ -36,6 +37,7 @@ class StepChoices:
         divisions: others, each with the tile loops that suit it best; what other steps gain or lose
             is not in the cycles.
         tilings: others for the division that was taken.
+        early: operands that an earlier step loads, and its name.
     """
 
     step: Step
@@ -45,6 +47,7 @@ class StepChoices:
     divisions: tuple[Choice, ...]
     tiling: Choice
     tilings: tuple[Choice, ...]
+    early: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +63,19 @@ def step_choices(kernel: Kernel, card: CardSpec, most: int = 3) -> Iterator[Step
     """The choices of a planned kernel; steps that are planned alike are told once."""
     works = StepWorks(kernel, card)
     like: dict[object, list[int]] = {}
-    for number in range(len(kernel.steps)):
-        like.setdefault(works.of(number).key, []).append(number)
+    for number, step in enumerate(kernel.steps):
+        own = tuple(step.inner.get(op, ()) for op in step.ops)
+        key = works.of(number).key, step.loops, own, _early_key(kernel, number)
+        like.setdefault(key, []).append(number)
     for first, *others in like.values():
         names = tuple(kernel.steps[n].name for n in others)
         yield _choices(kernel, first, names, works, most)
+
+
+def _early_key(kernel: Kernel, number: int) -> object:
+    """What a step finds in LX, alike for steps that are equal up to names."""
+    early, names = early_operands(kernel, number), step_tensors(kernel, kernel.steps[number])
+    return tuple((names.index(tensor), number - during) for tensor, during in early.items())
 
 
 def places(kernel: Kernel, card: CardSpec) -> Iterator[Place]:
@@ -78,7 +89,8 @@ def places(kernel: Kernel, card: CardSpec) -> Iterator[Place]:
 def _choices(
     kernel: Kernel, number: int, like: tuple[str, ...], works: StepWorks, most: int
 ) -> StepChoices:
-    step, seen = kernel.steps[number], works.of(number)
+    step, early = kernel.steps[number], early_operands(kernel, number)
+    seen = _relieved(works.of(number), early)
     taken = estimated(kernel, step, seen)
     other_loops = [
         Choice(_tiling_text(found.step), found.cycles, found.step, seen.division)
@@ -88,18 +100,27 @@ def _choices(
     return StepChoices(
         step, like, seen.division.cores,
         Choice(_division_text(seen.division), taken, step, seen.division),
-        _best(list(_divisions(kernel, number, works)), most),
+        _best(list(_divisions(kernel, number, works, early)), most),
         Choice(_tiling_text(step), taken, step, seen.division), _best(other_loops, most),
+        {tensor: kernel.steps[during].name for tensor, during in early.items()},
     )  # fmt: skip
 
 
-def _divisions(kernel: Kernel, number: int, works: StepWorks) -> Iterator[Choice]:
+def _relieved(seen: StepWork, early: Collection[str]) -> StepWork:
+    """A step that finds some operands in LX, because earlier ones have loaded them."""
+    alone = _relieved(seen.alone, early) if seen.alone else None
+    return replace(seen, work=without(seen.work, early), alone=alone)
+
+
+def _divisions(
+    kernel: Kernel, number: int, works: StepWorks, early: Collection[str]
+) -> Iterator[Choice]:
     """Other divisions, with the tile loops that suit each best and what then stays in LX."""
-    seen = works.of(number)
+    seen = _relieved(works.of(number), early)
     for _, split in best_splits(seen.work, works.card, _SPLITS):
         if split != split_of(seen.step, seen.division):
             division = division_along(seen.step, seen.work, split)
-            found = next(fitting(kernel, works.divided(number, division)), None)
+            found = next(fitting(kernel, _relieved(works.divided(number, division), early)), None)
             if found is not None:
                 text = _division_text(division)
                 yield Choice(text, found.cycles, found.step, division)

@@ -60,6 +60,50 @@ class Work:
     reread: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """Cycles of LOAD and of device memory, and bytes."""
+
+    unit: float = 0.0
+    server: float = 0.0
+    read: float = 0.0
+
+    def __add__(self, other: Loads) -> Loads:
+        return Loads(self.unit + other.unit, self.server + other.server, self.read + other.read)
+
+    def __sub__(self, other: Loads) -> Loads:
+        return Loads(self.unit - other.unit, self.server - other.server, self.read - other.read)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """A step on its own: its time, when LOAD is done with it, its work for device memory.
+
+    Attributes:
+        begin: when its first op can begin.
+        server, read, written: cycles without those of turning between reads and writes; bytes.
+        latency: of a load.
+        turning: cycles a byte.
+    """
+
+    time: float
+    begin: float
+    done: float
+    server: float
+    read: float
+    written: float
+    latency: float
+    turning: float
+
+    def cycles_with(self, more: Loads) -> float:
+        """Time of the step if loads for later steps stand behind all of its own."""
+        if not more.server:
+            return self.time
+        server = self.server + more.server
+        server += self.turning * min(self.read + more.read, self.written)
+        return max(self.time, max(self.done + more.unit, server) + self.latency)
+
+
 class Timeline:
     """The ops of a step, put one after the other on the units of its fullest core.
 
@@ -81,6 +125,7 @@ class Timeline:
         self.outer = [(axis, -(-local[axis] // self.tiles[axis])) for axis, _ in loops]
         self.own = prod(self.tiles) * work.point_bytes
         self.phases = 0
+        self.begin = 0.0
         self.loaded = self.computed = self.stored = self.load = self.busy = self.store = 0.0
         self.server = self.once = self.read = self.written = 0.0
         # When a tensor is made: without loads, over all trips; in the first trip with them. Of PT
@@ -143,6 +188,7 @@ class Timeline:
             if tensor in self.made:
                 there, arrived = self.made[tensor]
                 free, made = max(free, there), max(made, arrived)
+        self.begin = made if self.phases == 1 else self.begin
         end = max(made + cost.busy, self.loaded + cost.busy / panels)
         if late and own:
             self.behind += max(0.0, made - self.computed)
@@ -174,6 +220,20 @@ class Timeline:
             self.loaded, self.taken, self.waited = max(self.loaded, end), self.taken - size, True
         self.most = max(self.most, self.taken + held)
         return len(self.ahead) < ahead
+
+    def pace(self) -> Pace:
+        """How the step goes with loads for later steps."""
+        card = self.card
+        latency = card.dram_latency_ns * card.clock_ghz
+        time = self.cycles() - _fixed(card)
+        done = self.loaded if self.load else 0.0
+        if self.load > self.once:
+            # LOAD is done when what follows the last load of a trip is all that is left.
+            done = max(done, time - max(0.0, max(self.computed, self.stored) - self.loaded))
+        share = memory_share(prod(self.split), card)
+        time += (latency if self.load else 0.0) + (latency if self.store else 0.0)
+        turning = card.dram_turnaround * card.clock_ghz / share
+        return Pace(time, self.begin, done, self.server, self.read, self.written, latency, turning)
 
     def cycles(self) -> float:
         """Time of the step."""

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from openspyre.compiler.addressing import address
 from openspyre.compiler.contraction import contraction
 from openspyre.compiler.lanes import lanes_of
-from openspyre.compiler.residency import (
-    below_weights,
-    division_of,
-    far_tensors,
-    holders_of,
-    kept_tensors,
-)
-from openspyre.compiler.resident import LxTensor
+from openspyre.compiler.residency import far_tensors, holders_of, kept_tensors, planned_tiles
 from openspyre.compiler.slots import SlotTable
 from openspyre.compiler.stores import distinct_lookups
-from openspyre.compiler.tiles import (
-    Content,
-    Read,
-    StepTiles,
-    Tile,
-    TileDim,
-    step_tiles,
-    used_lookups,
-)
+from openspyre.compiler.tiles import Content, Read, StepTiles, Tile, TileDim, used_lookups
 from openspyre.compiler.vectors import VectorProgram, moved
 from openspyre.errors import BrokenInvariant
 from openspyre.ir.index import Expr
@@ -68,13 +54,21 @@ from openspyre.spec import CardSpec
 def emit(kernel: Kernel, card: CardSpec) -> Program:
     """The Program of a planned kernel."""
     emitter = _Emitter(kernel, card)
-    sections = tuple(_StepEmitter(emitter, n).section() for n in range(len(kernel.steps)))
+    steps = [_StepEmitter(emitter, number) for number in range(len(kernel.steps))]
+    joining: dict[int, list[_StepEmitter]] = defaultdict(list)
+    for step in steps:
+        for during in step.early_from:
+            joining[during].append(step)
+    sections: list[Section] = []
+    for number, step in enumerate(steps):
+        sections.append(step.section())
+        sections += (later.early(number) for later in joining[number])
     pool = [r for r in kernel.residency.values() if r.space is Space.DEVICE]
     return Program(
         kernel.name,
         tuple(emitter.slots.definitions),
         tuple(emitter.buffers),
-        sections,
+        tuple(sections),
         max((r.offset + r.bytes for r in pool), default=0),
         emitter.slots.counts,
         tuple(op.source or op.name for op in kernel.ops),
@@ -102,20 +96,9 @@ class _Emitter:
         self.buffer_numbers[name] = len(self.buffers)
         self.buffers.append(Buffer(name, self.kernel.residency[name].offset, size, slots))
 
-    def kept_in(self, step: int) -> dict[str, LxTensor]:
-        rows = self.kernel.residency
-        return {n: x for n, x in self.kept.items() if rows[n].first <= step <= rows[n].last}
-
     def plan(self, number: int) -> StepTiles:
         """The tiles of a step, as `place` planned them."""
-        step = self.kernel.steps[number]
-        kept = self.kept_in(number)
-        rows = [self.kernel.residency[name] for name in kept]
-        floor = below_weights(self.kernel, self.card)
-        taken = sum(r.bytes for r in rows if r.offset < floor) + self.card.lx_usable - floor
-        kept = {n: lies for n, lies in kept.items() if number not in self.far[n]}
-        division = division_of(self.kernel, step.name)
-        plan = step_tiles(self.kernel, step, division, self.card, kept, taken=taken)
+        plan = planned_tiles(self.kernel, number, self.kept, self.far, self.card)
         for tile in plan.tiles:
             self.add_buffer(tile.name, tile.bytes, tile.slots)
         return plan
@@ -129,16 +112,34 @@ class _StepEmitter:
         self.ops = [self.kernel.by_name[name] for name in self.step.ops]
         # The first reader of a shared tile loads it.
         self.first_reads: dict[int, tuple[Op, str, Read]] = {}
-        for (op, role, read), number in self.plan.operands.items():
-            self.first_reads.setdefault(number, (self.kernel.by_name[op], role, read))
+        for (op, role, read), tile in self.plan.operands.items():
+            self.first_reads.setdefault(tile, (self.kernel.by_name[op], role, read))
+        rows = self.kernel.residency
+        firsts = {n: rows[t.name].first for n, t in enumerate(self.plan.tiles)}
+        # Tiles that are loaded during an earlier step, and in which.
+        self.early_in = {n: first for n, first in firsts.items() if first < number}
+        self.early_from = frozenset(self.early_in.values())
 
     def section(self) -> Section:
+        return Section(self.step.name, self.split_axes(), tuple(self.level(0)))
+
+    def early(self, during: int) -> Section:
+        """The loads that join an earlier step."""
+        numbers = (n for n in self.first_reads if self.early_in.get(n) == during)
+        loads = [self.load(op, read, tile) for op, read, tile in map(self.first_load, numbers)]
+        return Section(f"{self.step.name} early", self.split_axes(), tuple(loads), joins=True)
+
+    def first_load(self, number: int) -> tuple[Op, Read, Tile]:
+        op, _, read = self.first_reads[number]
+        return op, read, self.plan.tiles[number]
+
+    def split_axes(self) -> tuple[Axis, ...]:
         axes = []
         for axis in self.axes.axes:
             split = axis.split
             parts = (split.parts, split.stride, split.granule) if split else (1, 1, 1)
             axes.append(Axis(axis.name, self.slots.value(axis.extent), *parts))
-        return Section(self.step.name, tuple(axes), tuple(self.level(0)))
+        return tuple(axes)
 
     # --- the tree of loops ------------------------------------------------------------------
 
@@ -167,7 +168,7 @@ class _StepEmitter:
         nodes: list[Node] = []
         for number, (reader, role, read) in self.first_reads.items():
             tile = self.plan.tiles[number]
-            if reader is op and tile.depth == depth:
+            if reader is op and tile.depth == depth and number not in self.early_in:
                 if tile.content is Content.RELAYOUT and isinstance(read, Load):
                     nodes.append(self.relayout(op, role, read, tile))
                 else:

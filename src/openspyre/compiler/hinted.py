@@ -14,6 +14,7 @@ from openspyre.compiler.bounds import highest
 from openspyre.compiler.capacity import fit_tiles
 from openspyre.compiler.cost import Split, Work, local_sizes, splits
 from openspyre.compiler.division import divide, soonest_division
+from openspyre.compiler.early import load_early
 from openspyre.compiler.residency import place, why_not_kept
 from openspyre.compiler.step_work import StepWorks, split_of
 from openspyre.compiler.tiles import Buffering, lx_peak
@@ -82,6 +83,11 @@ def place_as_told(kernel: Kernel, card: CardSpec) -> Kernel:
                 hint="fix the division of its steps alike, or smaller tiles of them",
             )
     return placed
+
+
+def load_early_as_told(kernel: Kernel, card: CardSpec) -> Kernel:
+    """`load_early`, with the loops of steps that have a fixed tile."""
+    return load_early(kernel, card, fixed=_by_step(kernel, Fixed.TILE).keys())
 
 
 # --- names ------------------------------------------------------------------------------------

@@ -30,6 +30,17 @@ def best_fit(bytes_: int, first: int, last: int, taken: Iterable[Span], granule:
     return best if best >= 0 else free
 
 
+def highest_fit(bytes_: int, taken: Iterable[Span], end: int, granule: int) -> int | None:
+    """The highest offset, below `end`, that is free whatever the time; None if there is none."""
+    for span in sorted(taken, key=lambda s: -(s.offset + s.bytes)):
+        offset = (end - bytes_) // granule * granule
+        if offset >= span.offset + span.bytes:
+            return offset
+        end = min(end, span.offset)
+    offset = (end - bytes_) // granule * granule
+    return offset if offset >= 0 else None
+
+
 def packed(
     items: Sequence[tuple[int, int, int]], granule: int, taken: Sequence[Span] = ()
 ) -> tuple[list[int], int]:

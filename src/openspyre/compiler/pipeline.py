@@ -11,8 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from openspyre.compiler.canonical import canonicalize
 from openspyre.compiler.capacity import fit_tiles
 from openspyre.compiler.division import divide
+from openspyre.compiler.early import load_early
 from openspyre.compiler.emit import emit
-from openspyre.compiler.hinted import divide_as_told, fit_tiles_as_told, place_as_told
+from openspyre.compiler.hinted import (
+    divide_as_told,
+    fit_tiles_as_told,
+    load_early_as_told,
+    place_as_told,
+)
 from openspyre.compiler.layout import choose_layouts
 from openspyre.compiler.residency import place
 from openspyre.compiler.tiling import form_steps
@@ -37,10 +43,12 @@ STAGES: tuple[Stage, ...] = (
     ("keep_weights", keep_weights, verify.kept),
     ("fit_tiles", fit_tiles, verify.looped),
     ("place", place, verify.placed),
+    ("load_early", load_early, verify.loaded_early),
 )
 # Of kernels with hints: what the user has fixed is not chosen.
 _TOLD: Mapping[str, Pass] = {
     "divide": divide_as_told, "fit_tiles": fit_tiles_as_told, "place": place_as_told,
+    "load_early": load_early_as_told,
 }  # fmt: skip
 TOLD_STAGES = tuple((name, _TOLD.get(name, run), check) for name, run, check in STAGES)
 

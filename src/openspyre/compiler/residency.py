@@ -15,7 +15,7 @@ from openspyre.compiler.packing import Span, best_fit, packed
 from openspyre.compiler.resident import LxTensor, kept_weights, lx_tensor
 from openspyre.compiler.ring_moves import Move, by_ring_is_sooner
 from openspyre.compiler.segments import step_keys, step_tensors
-from openspyre.compiler.tiles import Content, Tile, free_to_write, step_tiles, tile_name
+from openspyre.compiler.tiles import Content, StepTiles, Tile, free_to_write, step_tiles, tile_name
 from openspyre.compiler.unit_order import units_begin
 from openspyre.errors import BrokenInvariant
 from openspyre.ir.index import Expr
@@ -32,11 +32,12 @@ from openspyre.ir.kernel import (
 )
 from openspyre.spec import CardSpec
 
-_ALWAYS = 1 << 30  # ops: more than a step has
+ALWAYS = 1 << 30  # ops: more than a step has
+Slack = tuple[int, bool] | None
+"""What tiles of a step keep free: see `offsets_of`."""
 _OPS = range(16, -1, -1)
-# What tiles of a step keep free, the first for which they fit: ops before loads and after stores,
-# and whether PT and SFU write beside each other's reads.
-_SLACKS = (*((ops, True) for ops in _OPS), *((ops, False) for ops in _OPS))
+# The first for which the tiles fit.
+SLACKS: tuple[Slack, ...] = (None, *((n, True) for n in _OPS), *((n, False) for n in _OPS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,16 @@ def holders_of(kernel: Kernel) -> dict[str, Holders]:
                 parts = tuple(axes.axes[n].split if n >= 0 else None for n in walked)
                 found[name] = Holders(parts, division.cores)
     return found
+
+
+def early_operands(kernel: Kernel, number: int) -> dict[str, int]:
+    """The tensors that a step finds in LX because an earlier step loads them, and which one."""
+    rows, own = kernel.residency.items(), f"{kernel.steps[number].name}."
+    return {
+        name.removeprefix(own).partition(".")[2]: row.first
+        for name, row in rows
+        if name not in kernel.tensors and name.startswith(own) and row.first < row.last
+    }
 
 
 def division_of(kernel: Kernel, step: str) -> Division:
@@ -416,23 +427,12 @@ class _Packer:
         number: int,
         tiles: Sequence[Tile],
         spans: Sequence[Span],
-        slack: tuple[int, bool] | None,
+        slack: Slack,
     ) -> list[int] | None:
-        """Offsets of the tiles of a step beside some spans, or None if they do not fit.
-
-        Args:
-            slack: ops for which bytes stay untouched before an operand is live, for its load to
-                run ahead, and after a result is, for its store to fall behind; and whether what
-                PT or SFU writes shares no bytes with what the other still works on. Without, no
-                two tiles share bytes.
-        """
-        step = self.kernel.steps[number]
-        always = [Span(span.offset, span.bytes, 0, len(step.ops)) for span in spans]
-        begins = units_begin(step_ops(self.kernel, step)) if slack and slack[1] else ()
-        tiles = free_to_write(tiles, begins) if begins else tiles
-        items = [(t.bytes * t.slots, *_kept_free(t, slack and slack[0])) for t in tiles]
-        offsets, end = packed(items, self.card.lx_granule, always)
-        return offsets if end <= self.floor else None
+        """Offsets of the tiles of a step beside some spans; see `offsets_of`."""
+        taken = [Span(span.offset, span.bytes, 0, ALWAYS) for span in spans]
+        ops = step_ops(self.kernel, self.kernel.steps[number])
+        return offsets_of(tiles, ops, taken, slack, self.floor, self.card)
 
     def rows(self) -> Iterator[tuple[str, Residency]]:
         """The table: kept tensors, then tiles."""
@@ -442,7 +442,7 @@ class _Packer:
         for number, step in enumerate(self.kernel.steps):
             tiles = self.tiles.get(number) or self.placed(number)
             spans = [self.spans[name] for name in self.live[number]]
-            for slack in (None, *_SLACKS):
+            for slack in SLACKS:
                 offsets = self.offsets(number, tiles, spans, slack) if tiles is not None else None
                 if offsets is not None:
                     break
@@ -466,10 +466,55 @@ class _Offered:
     far: frozenset[int]
 
 
+def offsets_of(
+    tiles: Sequence[Tile],
+    ops: Sequence[Op],
+    taken: Sequence[Span],
+    slack: Slack,
+    room: int,
+    card: CardSpec,
+) -> list[int] | None:
+    """Offsets of tiles of a step below `room`, or None if they do not fit.
+
+    Args:
+        taken: bytes that are not free from an op of the step to another.
+        slack: ops for which bytes stay untouched before an operand is live, for its load to run
+            ahead, and after a result is, for its store to fall behind; and whether what PT or SFU
+            writes shares no bytes with what the other still works on. Without, no two tiles share
+            bytes.
+    """
+    if slack and slack[1]:
+        tiles = free_to_write(tiles, units_begin(ops))
+    items = [(t.bytes * t.slots, *_kept_free(t, slack and slack[0])) for t in tiles]
+    offsets, end = packed(items, card.lx_granule, taken)
+    return offsets if end <= room else None
+
+
+def planned_tiles(
+    kernel: Kernel,
+    number: int,
+    kept: Mapping[str, LxTensor],
+    far: Mapping[str, frozenset[int]],
+    card: CardSpec,
+) -> StepTiles:
+    """The tiles of a step as `place` planned them.
+
+    Args:
+        kept, far: what `kept_tensors` and `far_tensors` give.
+    """
+    rows, step = kernel.residency, kernel.steps[number]
+    live = [n for n in kept if rows[n].first <= number <= rows[n].last]
+    floor = below_weights(kernel, card)
+    taken = sum(rows[n].bytes for n in live if rows[n].offset < floor) + card.lx_usable - floor
+    near = {n: kept[n] for n in live if number not in far[n]}
+    division = division_of(kernel, step.name)
+    return step_tiles(kernel, step, division, card, near, taken=taken)
+
+
 def _kept_free(tile: Tile, slack: int | None) -> tuple[int, int]:
     """The ops from which to which no other tile takes the bytes of this one."""
     if slack is None:
-        return 0, _ALWAYS
+        return 0, ALWAYS
     early = slack if tile.content is Content.OPERAND else 0
     late = slack if tile.content is Content.RESULT else 0
     return max(tile.first - early, 0), tile.last + late

@@ -288,7 +288,11 @@ class Space(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """Where a local tensor lives. For LX: an offset, its bytes per core, its lifetime in steps."""
+    """Where a local tensor, or a tile of a step, lives.
+
+    For LX: an offset, its bytes per core, its lifetime in steps. `last` is the step of a tile; one
+    whose `first` is before that is loaded there, behind all that the earlier step loads.
+    """
 
     space: Space
     offset: int

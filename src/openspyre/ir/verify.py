@@ -185,22 +185,58 @@ def in_order(op: Op, loops: Sequence[Loop], private: Collection[str]) -> bool:
 
 
 def placed(kernel: Kernel, card: CardSpec) -> Iterator[str]:
-    """LX ranges fit, and do not overlap while both are live (tiles of one step apart)."""
+    """LX ranges fit, and do not overlap while both are live (tiles of one step apart).
+
+    A tile that is loaded before its own step, the last of its lifetime, holds what no step writes
+    from then on.
+    """
     rows = [(n, r) for n, r in kernel.residency.items() if r.space is Space.LX]
     for name, row in rows:
         if row.offset < 0 or row.offset + row.bytes > card.lx_usable:
             yield f"{name} lies at {row.offset} + {row.bytes} of {card.lx_usable} bytes"
-    live: dict[bool, list[tuple[str, Residency]]] = {True: [], False: []}  # tensors, tiles
+    kinds: dict[str, list[tuple[str, Residency]]] = {"": [], "the tile ": [], "the early tile ": []}
     for name, row in sorted(rows, key=lambda item: item[1].first):
-        own = name in kernel.tensors
-        for kind in (True, False):
-            live[kind] = [(n, r) for n, r in live[kind] if r.last >= row.first]
-        for other, taken in [*live[True], *(live[False] if own else ())]:
-            if _overlap(row, taken):
-                tiles = [f"the tile {n}" for n in (other, name) if n not in kernel.tensors]
-                tensors = [n for n in (other, name) if n in kernel.tensors]
-                yield f"{' and '.join([*tensors, *tiles])} overlap in LX"
-        live[own].append((name, row))
+        kind = _lx_kind(kernel, name, row)
+        for each, live in kinds.items():
+            kinds[each] = [(n, r) for n, r in live if r.last >= row.first]
+            if each == kind == "the tile ":
+                continue
+            for other, taken in kinds[each]:
+                if _overlap(row, taken) and not _of_one_step(row, taken, {kind, each}):
+                    both = " and ".join(k + n for k, n in sorted([(kind, name), (each, other)]))
+                    yield f"{both} overlap in LX"
+        kinds[kind].append((name, row))
+        if kind == "the early tile ":
+            yield from _early(kernel, name, row)
+
+
+def loaded_early(kernel: Kernel, card: CardSpec) -> Iterator[str]:
+    """Steps with other loops are right as before, and in LX."""
+    yield from looped(kernel, card)
+    yield from placed(kernel, card)
+
+
+def _lx_kind(kernel: Kernel, name: str, row: Residency) -> str:
+    if name in kernel.tensors:
+        return ""
+    return "the early tile " if row.first < row.last else "the tile "
+
+
+def _of_one_step(a: Residency, b: Residency, kinds: set[str]) -> bool:
+    """Whether these are tiles of one step, which take turns as its ops do."""
+    return a.last == b.last and kinds == {"the tile ", "the early tile "}
+
+
+def _early(kernel: Kernel, name: str, row: Residency) -> Iterator[str]:
+    if not 0 <= row.first <= row.last < len(kernel.steps):
+        yield f"the tile {name} lives in steps that do not exist"
+        return
+    if row.first < kernel.prologue:
+        yield f"the tile {name} is loaded in the prologue, which may be left out"
+    for step in kernel.steps[row.first : row.last + 1]:
+        for written in {kernel.by_name[op].out.tensor for op in step.ops}:
+            if name.endswith(f".{written}"):
+                yield f"the tile {name} is loaded before step {step.name} writes {written}"
 
 
 def _overlap(a: Residency, b: Residency) -> bool:

@@ -35,7 +35,7 @@ def shared_sections(
     found = []
     with SoftwareCard(memory=_MEMORY, threads=1, spec=card) as machine:
         for together in rounds(program.sections):
-            alone = replace(program, sections=together)
+            alone = replace(program, sections=together, prologue=0)
             names = {owner(source) for _, source in instruction_names(alone).values()}
             shares = _shares(machine, alone, owner) if len(names) > 1 else dict.fromkeys(names, 1.0)
             found.append(SectionShares(alone, shares))

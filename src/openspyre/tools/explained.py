@@ -93,6 +93,7 @@ def _step(found: StepChoices) -> dict[str, Any]:
         "other_divisions": [_choice(choice) for choice in found.divisions],
         "tiling": _choice(found.tiling),
         "other_tilings": [_choice(choice) for choice in found.tilings],
+        "early": dict(found.early),
     }
 
 
@@ -121,7 +122,7 @@ def show_kernels(found: Sequence[dict[str, Any]], console: Console) -> None:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         if kernel["steps"]:
             console.print(_table(kernel["steps"]))
-        for line in _places(kernel):
+        for line in (*_early(kernel["steps"]), *_places(kernel)):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         console.print()
 
@@ -156,6 +157,16 @@ def _places(kernel: dict[str, Any]) -> Iterator[str]:
         yield f"  {place['tensor']} {where} ({place['bytes']:,} bytes){why}"
     if more := len(kernel["residency"]) - len(shown):
         yield f"  and {more} more that leave steps like these"
+
+
+def _early(steps: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """What steps find in LX because others have loaded it."""
+    for step in steps:
+        during: dict[str, list[str]] = {}
+        for tensor, other in step["early"].items():
+            during.setdefault(other, []).append(tensor)
+        for other, tensors in during.items():
+            yield f"  {', '.join(tensors)} of {step['name']}: loaded during {other}"
 
 
 def _table(steps: Sequence[dict[str, Any]]) -> Table:
