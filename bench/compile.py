@@ -20,10 +20,9 @@ import copy, json, os, sys, time
 import torch
 device, case = sys.argv[1:]
 if case == "minilm":
-    from openspyre.settings import settings
     from openspyre.tools.embedding import load_encoder
-    from openspyre.tools.weights import MINILM, fetch
-    model = load_encoder(fetch(MINILM, settings().cache / "models")).model
+    from openspyre.hf.weights import fetch
+    model = load_encoder(fetch("minilm")).model
     model = model.half().to(device) if device == "spyre" else model
     ids = torch.randint(1000, 30000, (8, 128)).to(device)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}

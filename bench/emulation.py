@@ -25,9 +25,8 @@ import openspyre
 
 openspyre.require()
 
-from openspyre.settings import settings  # noqa: E402
+from openspyre.hf.weights import fetch  # noqa: E402
 from openspyre.tools.embedding import load_encoder  # noqa: E402
-from openspyre.tools.weights import MINILM, fetch  # noqa: E402
 
 ROUNDS = 15
 SETTLING = 3  # calls of each side before any counts
@@ -41,14 +40,13 @@ PEAK = """
 import os, sys
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
-from openspyre.settings import settings
 from openspyre.tools.embedding import load_encoder
-from openspyre.tools.weights import MINILM, fetch
+from openspyre.hf.weights import fetch
 device, batch = sys.argv[1], int(sys.argv[2])
 if device == "spyre":
     import openspyre
     openspyre.require()
-model = load_encoder(fetch(MINILM, settings().cache / "models")).model
+model = load_encoder(fetch("minilm")).model
 model = model.half().to(device) if device == "spyre" else model
 ids = torch.randint(1000, 30000, (batch, 128)).to(device)
 inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
@@ -104,7 +102,7 @@ def milliseconds(ours: float, theirs: float) -> str:
 def minilm(batch: int) -> Measurement:
     """MiniLM, 128 tokens each: fp16 on the card / Inductor CPU in fp32."""
     torch._dynamo.reset()
-    model = load_encoder(fetch(MINILM, settings().cache / "models")).model
+    model = load_encoder(fetch("minilm")).model
     on_card = torch.compile(copy.deepcopy(model).half().to("spyre"))
     on_cpu = torch.compile(model)
     ids = torch.randint(1000, 30000, (batch, 128), generator=torch.Generator().manual_seed(0))

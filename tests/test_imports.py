@@ -18,7 +18,8 @@ ROWS = (
     ("runtime",),
     ("seams",),
     ("frontend", "device"),
-    ("hf", "vllm", "ci", "tools"),
+    ("hf",),
+    ("vllm", "ci", "tools"),
 )
 LEVEL = {part: level for level, row in enumerate(ROWS) for part in row}
 TORCH_FROM = LEVEL["seams"]

@@ -110,6 +110,11 @@ def settings() -> Settings:
     return read_settings(os.environ)
 
 
+def child_environment(**variables: str) -> dict[str, str]:
+    """The environment for a process of another program: this one's with some variables set."""
+    return {**os.environ, **variables}
+
+
 def shown_settings() -> dict[str, Any]:
     """The settings of this process for JSON, without folders: they say where, not what."""
     chosen = {f.name: getattr(settings(), f.name) for f in fields(Settings)}

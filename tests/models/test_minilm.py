@@ -8,17 +8,16 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from openspyre.hf.weights import fetch
 from openspyre.runtime.profiler import profile
-from openspyre.settings import settings
 from openspyre.tools.embedding import Encoder, load_encoder
-from openspyre.tools.weights import MINILM, fetch
 
 SIZES = [(b, s) for b in (1, 3, 8) for s in (5, 64, 100, 128)]
 
 
 @pytest.fixture(scope="module")
 def encoder() -> Encoder:
-    return load_encoder(fetch(MINILM, settings().cache / "models"))
+    return load_encoder(fetch("minilm"))
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,10 @@ from typing import Any
 import torch
 
 from openspyre.errors import SpyreError
-from openspyre.settings import settings
+from openspyre.hf.weights import fetch
 from openspyre.tools.accuracy import Inputs
-from openspyre.tools.weights import MINILM, fetch
 
-NAMES = {"minilm": MINILM}
+NAMES = ("minilm",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ def load_subject(name: str, *, batch: int, length: int, seed: int) -> Subject:
     if path.suffix == ".py":
         return _from_script(path)
     if name in NAMES and not path.exists():
-        path = fetch(NAMES[name], settings().cache / "models")
+        path = fetch(name)
     folder = path.parent if path.name == "config.json" else path
     if not (folder / "config.json").is_file():
         raise SpyreError(

@@ -17,6 +17,7 @@ from openspyre.tools.replay import replay
 from openspyre.tools.report import capture, explain, report
 from openspyre.tools.scripts import SCRIPT, told
 from openspyre.tools.smi import smi
+from openspyre.tools.weights import weights_commands
 
 app = typer.Typer(
     help="The IBM Spyre dataflow accelerator in software. Not affiliated with IBM.",
@@ -32,6 +33,7 @@ for command in (report, capture, explain):
 for other in (replay, estimate, info, smi, doctor):
     app.command()(other)
 app.add_typer(cache_commands, name="cache")
+app.add_typer(weights_commands, name="weights")
 
 
 @app.command()

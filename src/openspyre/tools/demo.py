@@ -19,10 +19,10 @@ from rich.table import Table
 
 from openspyre.card.report import kernel_table
 from openspyre.errors import SpyreError
+from openspyre.hf.weights import fetch
 from openspyre.runtime.profiler import Profile, profile
-from openspyre.settings import settings
 from openspyre.tools.embedding import Encoder, Sentences, load_encoder
-from openspyre.tools.weights import MINILM, fetch
+from openspyre.tools.progress import late_bar
 
 QUERIES = ("How do animals sleep?", "What makes computers crash?", "a dish with eggs")
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -136,8 +136,8 @@ def _search(
     numbered = _read(corpus or _shipped_corpus())
     lines = tuple(numbered.values())
     if folder is None:
-        with console.status(f"Fetching {MINILM.name} (83 MB, {MINILM.licence}) ..."):
-            folder = fetch(MINILM, settings().cache / "models")
+        with late_bar(console) as tell:
+            folder = fetch("minilm", tell)
     encoder = load_encoder(folder)
     texts = (*lines, *queries)
     places = [f"line {n} of {corpus or 'the corpus'}" for n in numbered]

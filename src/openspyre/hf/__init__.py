@@ -1,0 +1,1 @@
+"""Hugging Face models on the card: trained weights to run them with."""
