@@ -15,6 +15,7 @@ settings.register_profile(
 settings.load_profile("openspyre")
 # Nothing that an earlier run has compiled, and nothing left behind.
 os.environ["OPENSPYRE_CACHE_PROGRAMS"] = "off"
+os.environ["HF_HUB_OFFLINE"] = "1"  # models come out of packages
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -123,6 +123,20 @@ bool equal(const Tensor& self, const Tensor& other) {
   return self.sizes() == other.sizes() && at::eq(self, other).all().item<bool>();
 }
 
+// Whether `self.data = from` may be said. PyTorch's own list of dense devices knows no PrivateUse1:
+// `module.to("spyre")` would make new parameters instead of moving those that an optimizer, another
+// module (tied weights) or the user holds already.
+bool fit_for_data(const Tensor& self, const Tensor& from) {
+  constexpr c10::DispatchKeySet dense(
+      {c10::BackendComponent::CPUBit, c10::BackendComponent::PrivateUse1Bit});
+  const auto is_dense = [&](const Tensor& tensor) {
+    const auto keys = tensor.key_set();
+    return keys.has_any(c10::DispatchKeySet(c10::DispatchKey::Dense)) && keys.has_any(dense);
+  };
+  return (is_dense(self) && is_dense(from)) ||
+         self.unsafeGetTensorImpl()->has_compatible_shallow_copy_type(from.key_set());
+}
+
 void record_stream(Tensor& self, c10::Stream stream) {
   allocator()->recordStream(self.storage().data_ptr(), stream);
 }
@@ -140,6 +154,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("equal", TORCH_FN(equal));
   m.impl("fill_.Scalar", TORCH_FN(fill));
   m.impl("zero_", TORCH_FN(zero));
+  m.impl("_has_compatible_shallow_copy_type", TORCH_FN(fit_for_data));
   m.impl("record_stream", TORCH_FN(record_stream));
   m.impl("resize_", TORCH_FN(resize_tensor));
   m.impl("set_", TORCH_FN(set_nothing));

@@ -26,6 +26,71 @@ def test_module_to_and_back() -> None:
     assert there[0].weight.is_spyre
 
 
+def test_moving_keeps_the_parameters() -> None:
+    """They are moved, not made anew: others hold them too."""
+    net = model()
+    before = dict(net.named_parameters())
+    hooked: list[torch.device] = []
+    net[0].weight.register_hook(lambda grad: hooked.append(grad.device))
+    net(torch.randn(4, 6)).sum().backward()  # which leaves an accumulator of the CPU behind
+    net.to("spyre")
+    assert all(p is before[name] for name, p in net.named_parameters())
+    assert all(p.is_spyre and p.grad is not None and p.grad.is_spyre for p in before.values())
+    net.zero_grad()
+    x = torch.randn(4, 6)
+    net(x.to("spyre")).sum().backward()
+    assert [device.type for device in hooked] == ["cpu", "spyre"]
+    there = {name: p.grad.cpu() for name, p in before.items() if p.grad is not None}
+    net.to("cpu", torch.float64)
+    assert all(p is before[name] for name, p in net.named_parameters())
+    net.zero_grad()
+    net(x.double()).sum().backward()
+    for name, p in before.items():
+        assert p.grad is not None
+        torch.testing.assert_close(p.grad, there[name].double(), atol=1e-5, rtol=1e-4)
+
+
+def test_an_optimizer_made_before_the_move_goes_on() -> None:
+    def train(device: str) -> torch.Tensor:
+        net = model()
+        steps = torch.optim.AdamW(net.parameters(), lr=0.05)
+        x = torch.linspace(-1, 1, 24).reshape(4, 6)
+        for place in ("cpu", device, device):  # moved after a step: its state stays behind
+            net.to(place)
+            for state in steps.state.values():
+                state.update({k: v.to(place) for k, v in state.items() if k != "step"})
+            steps.zero_grad()
+            net(x.to(place)).square().mean().backward()
+            steps.step()
+        return torch.cat([p.detach().cpu().flatten() for p in net.parameters()])
+
+    torch.testing.assert_close(train("spyre"), train("cpu"))
+
+
+def test_tied_weights_stay_tied() -> None:
+    net = nn.ModuleDict({"embed": nn.Embedding(50, 8), "head": nn.Linear(8, 50, bias=False)})
+    net["head"].weight = net["embed"].weight
+    torch.spyre.empty_cache()
+    before = torch.spyre.memory_allocated()
+    net.to("spyre")
+    assert net["head"].weight is net["embed"].weight
+    assert torch.spyre.memory_allocated() - before < 2 * 50 * 8 * 4
+    assert net.to("cpu")["head"].weight is net["embed"].weight
+
+
+def test_data_goes_from_device_to_device() -> None:
+    here, there = torch.arange(6.0), torch.ones(2, 3, device="spyre").t()
+    same = here
+    here.data = there
+    assert same.is_spyre
+    assert (same.shape, same.stride()) == ((3, 2), (1, 3))
+    same.data = torch.zeros(4, dtype=torch.int64)
+    assert same.tolist() == [0, 0, 0, 0]
+    for other in (torch.eye(3).to_sparse(), torch.ones(2, device="meta")):
+        with pytest.raises(RuntimeError, match="incompatible tensor type"):
+            there.data = other
+
+
 def test_state_dicts() -> None:
     there = model().to("spyre")
     other = model()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -48,8 +49,8 @@ def whisper_folder(source: Path, target: Path) -> None:
     joined = b"".join(part.read_bytes() for part in parts)
     variables = read_container(Reader("model.bin", memoryview(joined)))
     write_json(target / "config.json", _CONFIG)
-    special = {k: v for k, v in _CONFIG.items() if k.endswith("token_id")}
-    write_json(target / "generation_config.json", special)
+    first = source / _PARTS[0]
+    write_json(target / "generation_config.json", _generation(first))
     write_safetensors(target / "model.safetensors", dict(_weights(variables)))
     write_json(
         target / "preprocessor_config.json",
@@ -59,7 +60,27 @@ def whisper_folder(source: Path, target: Path) -> None:
         target / "tokenizer_config.json",
         {"tokenizer_class": "WhisperTokenizer", "model_max_length": 448},
     )
-    shutil.copy(source / _PARTS[0] / "tokenizer.json", target)
+    shutil.copy(first / "tokenizer.json", target)
+
+
+def _generation(folder: Path) -> dict[str, Any]:
+    """What `generate` of Whisper wants to know: tokens of languages and tasks, those to avoid."""
+    chosen = json.loads((folder / "config.json").read_text())
+    tokens = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
+    ids = {token["content"]: token["id"] for token in tokens}
+    languages = set(chosen["lang_ids"])
+    return {
+        **{k: v for k, v in _CONFIG.items() if k.endswith("token_id")},
+        "is_multilingual": True,
+        "lang_to_id": {text: i for text, i in ids.items() if i in languages},
+        "task_to_id": {task: ids[f"<|{task}|>"] for task in ("transcribe", "translate")},
+        "no_timestamps_token_id": ids["<|notimestamps|>"],
+        "prev_sot_token_id": ids["<|startofprev|>"],
+        "suppress_tokens": chosen["suppress_ids"],
+        "begin_suppress_tokens": chosen["suppress_ids_begin"],
+        "alignment_heads": chosen["alignment_heads"],
+        "max_length": _CONFIG["max_target_positions"],
+    }
 
 
 def read_container(reader: Reader) -> dict[str, Array]:
