@@ -111,7 +111,6 @@ class Listener:
 
 MODES: dict[str, dict[str, Any]] = {
     "greedy": {},
-    "no cache": {"use_cache": False},
     "static": {"cache_implementation": "static"},
     "beams": {"num_beams": 3, "num_return_sequences": 2, "length_penalty": 0.5},
     "repetition": {
