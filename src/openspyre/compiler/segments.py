@@ -32,7 +32,7 @@ def classes(kernel: Kernel) -> tuple[int, ...]:
     numbers: dict[object, int] = {}
     found = []
     for position, op in enumerate(kernel.ops):
-        key = (_form(op, kernel), _distances(op, position, writers, readers))
+        key = (op_form(op, kernel), _distances(op, position, writers, readers))
         found.append(numbers.setdefault(key, len(numbers)))
     return tuple(found)
 
@@ -54,7 +54,7 @@ def _distance(away: int) -> int | str:
     return "before" if away < 0 else "after"
 
 
-def _form(op: Op, kernel: Kernel) -> object:
+def op_form(op: Op, kernel: Kernel) -> object:
     """The op with its tensors numbered, and what those tensors are."""
     used = dict.fromkeys([*(t for t, _ in reads(op)), op.out.tensor])
     names = {t: f"t{n}" for n, t in enumerate(used)}
