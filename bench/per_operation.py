@@ -2,9 +2,10 @@
 
 Every operation is a step of its own. Its split is chosen alone: cores go to the output dims by
 decreasing size, to each the largest divisor that the remaining cores allow (stick dims in whole
-sticks); a matmul takes the split that its cost equation gives the least time. Local tensors stay in
-LX, greedily, where producer and consumer happen to split alike; others go through device memory.
-Nothing moves on the ring.
+sticks); a matmul takes the split that its cost equation gives the least time, and can be cut in
+tiles as measured programs are (docs/decisions/0008.md). Local tensors stay in LX, greedily, where
+producer and consumer happen to split alike; others go through device memory. Nothing moves on
+the ring, and an operation loads nothing before the one before is done.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ from dataclasses import replace
 from itertools import product
 from math import prod
 
+from split_matmul import STICK, Tiling, tile_of
+from split_matmul import Split as MatmulSplit
+
 from openspyre.compiler.bounds import highest
+from openspyre.compiler.capacity import fit_tiles
 from openspyre.compiler.contraction import contraction
 from openspyre.compiler.pipeline import STAGES, Stage
 from openspyre.compiler.residency import place
@@ -22,14 +27,18 @@ from openspyre.compiler.rewrite import reads
 from openspyre.compiler.step_work import whole_works
 from openspyre.compiler.tiling import Runs
 from openspyre.compiler.work import Works
-from openspyre.ir.kernel import Division, Kernel, Kind, Op, Part, Step
+from openspyre.ir.kernel import Division, Kernel, Kind, Loop, Op, Part, Step
 from openspyre.spec import CardSpec
 
 Split = tuple[int, ...]
 
 
 def per_operation(
-    *, lx: bool = True, ring: bool = False, forced: Mapping[int, Split] | None = None
+    *,
+    lx: bool = True,
+    ring: bool = False,
+    forced: Mapping[int, Split] | None = None,
+    tiling: Tiling | None = None,
 ) -> tuple[Stage, ...]:
     """The stages of such a compiler.
 
@@ -37,14 +46,17 @@ def per_operation(
         lx: whether local tensors may stay in LX between operations.
         ring: whether an operation may fetch what other cores hold, which none of these does.
         forced: the splits of some steps, by number.
+        tiling: how matmuls are cut, by default as we do.
     """
     told = forced or {}
     passes = {
+        "fit_tiles": lambda kernel, card: _tiled(fit_tiles(kernel, card), tiling),
         "form_steps": _alone,
         "divide": lambda kernel, card: _divided(kernel, card, told),
         "place": lambda kernel, card: place(
             kernel, card, never=() if lx else kernel.tensors, ring=ring
         ),
+        "load_early": lambda kernel, card: kernel,
     }
     return tuple((name, passes.get(name, run), check) for name, run, check in STAGES)
 
@@ -115,12 +127,13 @@ def _matmul_split(
     """
     divisors = [[d for d in range(1, card.cores + 1) if unit % d == 0] for unit in units]
     splits = [s for s in product(*divisors) if prod(s) <= card.cores]
-    return min(splits, key=lambda s: (_matmul_time(kernel, step, op, sizes, s, card), s))
+    return min(splits, key=lambda s: (*_matmul_time(kernel, step, op, sizes, s, card), s))
 
 
 def _matmul_time(
     kernel: Kernel, step: Step, op: Op, sizes: Sequence[int], split: Split, card: CardSpec
-) -> float:
+) -> tuple[float, float]:
+    """The time, and that of device memory, which decides between equal ones."""
     parts, binding = contraction(kernel, op), step.binding[op.name]
     axes = [axis.name for axis in step.axes]
     every = {d.name: max(1, highest(d.extent, kernel.limits)) for d in (*op.dims, *op.rdims)}
@@ -139,4 +152,48 @@ def _matmul_time(
         slower = max(1.0, (fan / card.multicast_free) ** card.multicast_exponent)
         memory += 2 * points(dims, every) * slower / card.dram_oneway
     memory += 2 * points((*parts.batch, *parts.m, *parts.n), every) / card.dram_oneway
-    return float(max(compute, memory))
+    return float(max(compute, memory)), float(memory)
+
+
+# --- tiles ------------------------------------------------------------------------------------
+
+
+def _tiled(kernel: Kernel, tiling: Tiling | None) -> Kernel:
+    """Matmuls cut as a tiling says."""
+    if tiling is None:
+        return kernel
+    ops = {op.name: op for op in kernel.ops}
+    steps = tuple(
+        _cut(kernel, step, ops[step.ops[0]], tiling)
+        if [ops[name].kind for name in step.ops] == [Kind.CONTRACT]
+        else step
+        for step in kernel.steps
+    )
+    return replace(kernel, steps=steps)
+
+
+def _cut(kernel: Kernel, step: Step, op: Op, tiling: Tiling) -> Step:
+    """A matmul's step with the loops of a tiling: columns, batches, rows, then K a stick at a time.
+
+    The innermost dims of columns and of K are within sticks where there are several.
+    """
+    parts, binding = contraction(kernel, op), step.binding[op.name]
+    size = {d.name: highest(d.extent, kernel.limits) for d in (*op.dims, *op.rdims)}
+    shared = {p.axis: p.parts for p in kernel.divisions[step.name].parts}
+
+    def total(dims: Sequence[str], of: Mapping[str, int]) -> int:
+        return prod(of.get(d, 1) for d in dims)
+
+    in_parts = {d: shared.get(axis, 1) for d, axis in binding.items()}
+    batches, rows = (*parts.batch, *parts.m[:-1]), parts.m[-1:]
+    roles = (batches, rows, parts.n, parts.k)
+    split = MatmulSplit(*(total(d, size) for d in roles), *(total(d, in_parts) for d in roles))
+    tile = tile_of(split, tiling)
+    wanted = (
+        (parts.n, tile.columns * STICK // total(parts.n[1:], size)),
+        (batches, tile.b),
+        (rows, tile.m),
+    )
+    loops = tuple(Loop(binding[dims[0]], max(1, points)) for dims, points in wanted if dims)
+    k = Loop(parts.k[0], max(1, STICK // total(parts.k[1:], size)))
+    return replace(step, loops=loops, inner={**step.inner, op.name: (k,)})

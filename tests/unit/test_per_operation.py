@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from per_operation import per_operation
 from relayouts import Relayout, relayouts
+from seeds import batch_inside
+from split_matmul import VENDOR
 
 from openspyre.compiler.emit import emit
 from openspyre.compiler.pipeline import plan_kernel
@@ -102,3 +104,19 @@ def test_a_relayout_keeps_its_values() -> None:
     inputs = inputs_of(case.kernel())
     got, _ = run_program(case.program(), case.kernel(), inputs)
     assert not differing(got, evaluate(case.kernel(), inputs), case.kernel())
+
+
+def test_matmuls_are_cut_as_measured_programs_are() -> None:
+    stages = per_operation(tiling=VENDOR)
+    (step,) = plan_kernel(batch_inside(4, 12800), SPYRE_CARD_V1, stages=stages).steps
+    assert [(x.axis, x.tile) for x in step.loops] == [("i2", 4), ("i0", 1), ("i1", 128)]
+    assert [(x.axis, x.tile) for x in step.inner["y"]] == [("r0", 1)]
+
+
+def test_a_matmul_that_is_cut_keeps_its_values() -> None:
+    kernel = parse_kernel(MATMUL)
+    plan = plan_kernel(kernel, SPYRE_CARD_V1, stages=per_operation(tiling=VENDOR))
+    inputs = inputs_of(kernel)
+    program = proved(emit(plan, SPYRE_CARD_V1), kernel, SPYRE_CARD_V1)
+    got, _ = run_program(program, plan, inputs)
+    assert differing(got, evaluate(kernel, inputs), kernel) == ""
