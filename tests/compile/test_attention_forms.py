@@ -24,6 +24,28 @@ def window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return attend(q, k, v, (key <= row) & (key > row - 40))
 
 
+def near(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Every row sees the keys up to 33 before and behind it, by a mask that is added."""
+    row, key = (torch.arange(x.shape[-2], device=q.device) for x in (q, k))
+    seen = (row[:, None] - key).abs() <= 33
+    return attend(q, k, v, torch.where(seen, 0.0, -math.inf).to(q.dtype))
+
+
+def later(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """The last rows of a longer text, of which each sees 100 keys."""
+    row = torch.arange(q.shape[-2], device=q.device)[:, None] + k.shape[-2] - q.shape[-2]
+    key = torch.arange(k.shape[-2], device=q.device)
+    return attend(q, k, v, (key <= row) & (key > row - 100), enable_gqa=True)
+
+
+def wide_window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """A window that is larger than the text, and one of one key."""
+    row, key = (torch.arange(x.shape[-2], device=q.device) for x in (q, k))
+    behind = row[:, None] - key
+    first = attend(q, k, v, (behind >= 0) & (behind < 5000))
+    return first + attend(q, k, v, (behind >= 0) & (behind < 1))
+
+
 def capped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     scores = (q @ k.transpose(-1, -2)).float() / math.sqrt(q.shape[-1])
     row = torch.arange(q.shape[-2], device=q.device)[:, None]
@@ -52,6 +74,11 @@ def operands(heads: int, rows: int, keys: int, shared: int = 0) -> tuple[torch.T
 PAGES = tuple(tensor(9, 16, 2, 32, dtype=HALF, seed=n) for n in (1, 2))
 FORMS: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]] = {
     "sliding window": (window, operands(2, 130, 130)),
+    "window to both sides, added": (near, operands(2, 389, 389)),
+    "window, later rows": (later, operands(4, 130, 901, shared=2)),
+    "window, one row": (later, operands(2, 1, 901)),
+    "windows of all keys and of one": (wide_window, operands(2, 261, 261)),
+    "soft cap, in blocks": (capped, operands(2, 389, 389)),
     "soft cap": (capped, operands(2, 70, 70)),
     "pages": (paged, (tensor(2, 1, 32, dtype=HALF), *PAGES, torch.tensor([3, 0, 8, 5]))),
     "one token, long context": (attend, operands(4, 1, 2049)),
@@ -64,6 +91,15 @@ FORMS: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]] =
 def test_values(name: str) -> None:
     function, given = FORMS[name]
     compare(function, *given, wide=True, launches=1)
+
+
+def test_rows_that_see_nothing_give_zeros() -> None:
+    def empty(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        row, key = (torch.arange(x.shape[-2], device=q.device) for x in (q, k))
+        behind = row[:, None] - 150 - key  # the first 150 rows see nothing
+        return attend(q, k, v, (behind >= 0) & (behind < 60))
+
+    compare(empty, *operands(2, 300, 300), wide=True)
 
 
 def test_a_nan_stays_in_the_rows_that_see_it() -> None:

@@ -26,6 +26,7 @@ from openspyre.compiler.redundant import (
 )
 from openspyre.compiler.repeated import share_transcendentals
 from openspyre.compiler.rewrite import settled, substituted
+from openspyre.compiler.row_blocks import cut_masked_rows
 from openspyre.compiler.row_parts import cut_rows
 from openspyre.compiler.scans import cut_scans
 from openspyre.compiler.splits import split_dims
@@ -39,6 +40,7 @@ def canonicalize(kernel: Kernel, card: CardSpec) -> Kernel:
     """The same values from an equal kernel in canonical form."""
     for change in CHANGES:
         kernel = change(kernel)
+    kernel = cut_masked_rows(kernel, card)
     kernel = share_transcendentals(cut_scans(kernel, card), card)
     kernel = narrow_rows(cut_rows(share_reductions(kernel, card), card), card)
     return bring_together(name_dims(kernel))

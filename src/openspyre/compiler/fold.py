@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 
 from openspyre.compiler.ranges import Facts
 from openspyre.compiler.rewrite import facts_of, rewritten
@@ -10,6 +12,7 @@ from openspyre.ir.index import Expr
 from openspyre.ir.kernel import Call, Const, DType, Index, Kernel, Load, Op, Scalar
 
 _ORDER = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+_EXACT = (0.0, inf, -inf)
 _EXACT_BITS = 31  # index arithmetic in i32 must stay inside this to be an expression
 
 
@@ -19,9 +22,13 @@ def fold_scalars(kernel: Kernel) -> Kernel:
 
 
 def folded(op: Op, kernel: Kernel) -> Op:
-    facts = facts_of(op, kernel)
-    body = rewritten(op.body, lambda node: _fold(node, facts, kernel))
+    body = folded_body(op.body, facts_of(op, kernel), kernel)
     return op if body is op.body else replace(op, body=body)
+
+
+def folded_body(body: Scalar, facts: Facts, kernel: Kernel) -> Scalar:
+    """The body made simpler by what is known of its dims."""
+    return rewritten(body, lambda node: _fold(node, facts, kernel))
 
 
 def as_expr(value: Scalar, facts: Facts) -> Expr | None:
@@ -72,6 +79,8 @@ def _fold(node: Scalar, facts: Facts, kernel: Kernel) -> Scalar:
             if simple.constant is not None:
                 return Const(simple.constant, node.dtype)
             return node if simple == expr else replace(node, value=simple)
+        case Call(op="cast", args=(Call(op="where", args=(_, Const(), Const())) as arg,)):
+            return arg if _kept_by_cast(arg.args[1:], node.dtype) else node
         case Call(op="cast", args=(arg,)):
             return arg if _cast_is_identity(arg, node.dtype, kernel) else node
         case Call(op="mul", args=(a, Const(value=1, dtype=kind))) if a.dtype.compute == kind:
@@ -83,7 +92,7 @@ def _fold(node: Scalar, facts: Facts, kernel: Kernel) -> Scalar:
         case Call(op="where", args=(condition, yes, no)):
             if isinstance(condition, Const):
                 return yes if condition.value else no
-            return yes if yes == no else node
+            return yes if yes == no else _fold_choice(node, condition, yes, no)
         case Call(op=op, args=args) if op in _ORDER:
             return _fold_compare(node, args, facts)
     return node
@@ -100,6 +109,34 @@ def _cast_is_identity(arg: Scalar, target: DType, kernel: Kernel) -> bool:
     return False
 
 
+def _kept_by_cast(values: Sequence[Scalar], dtype: DType) -> bool:
+    """Whether a cast to a float dtype changes none of some constants."""
+    exact = dtype.is_float and (not dtype.is_fp8 or dtype is DType.F8E5M2)
+    return exact and all(
+        isinstance(v, Const) and v.dtype is DType.F32 and v.value in _EXACT for v in values
+    )
+
+
+def _fold_choice(node: Call, condition: Scalar, yes: Scalar, no: Scalar) -> Scalar:
+    """A choice between what is known of its branches: the same choice within them is made."""
+
+    def chosen(branch: Scalar, place: int) -> Scalar:
+        def inner(value: Scalar) -> Scalar:
+            match value:
+                case Call("where", args) if args[0] == condition:
+                    return args[place]
+            return value
+
+        return rewritten(branch, inner)
+
+    if isinstance(condition, Call) and condition.op == "not":
+        turned = replace(node, args=(condition.args[0], no, yes))
+        simpler = _fold_choice(turned, condition.args[0], no, yes)
+        return node if simpler == turned else simpler
+    new = chosen(yes, 1), chosen(no, 2)
+    return node if new == (yes, no) else replace(node, args=(condition, *new))
+
+
 def _fold_logic(node: Call) -> Scalar:
     truth = [bool(a.value) if isinstance(a, Const) else None for a in node.args]
     if node.op == "not":
@@ -113,11 +150,42 @@ def _fold_logic(node: Call) -> Scalar:
 
 
 def _fold_compare(node: Call, args: tuple[Scalar, ...], facts: Facts) -> Scalar:
-    left, right = as_expr(args[0], facts), as_expr(args[1], facts)
-    if left is None or right is None:
+    match args:
+        case Call("where", (condition, Const(value=yes), Const(value=no))), Const(value=other):
+            outcomes = _holds(node.op, yes, other), _holds(node.op, no, other)
+            if outcomes[0] is outcomes[1]:
+                return Const(int(outcomes[0]), DType.BOOL)
+            return condition if outcomes[0] else Call("not", (condition,), DType.BOOL)
+    left, right = _largest(args[0], facts), _largest(args[1], facts)
+    pairs = [decided(node.op, x - y, facts) for x in left for y in right]
+    if not pairs or (len(left) > 1 and len(right) > 1):
         return node
-    truth = decided(node.op, left - right, facts)
+    settles = (node.op in ("gt", "ge")) is (len(left) > 1)  # by one pair for all of them
+    if node.op in ("eq", "ne") and len(pairs) > 1:
+        return node
+    truth = settles if settles in pairs else None if None in pairs else not settles
     return node if truth is None else Const(int(truth), DType.BOOL)
+
+
+def _holds(op: str, left: float, right: float) -> bool:
+    return {
+        "lt": left < right, "le": left <= right, "gt": left > right,
+        "ge": left >= right, "eq": left == right, "ne": left != right,
+    }[op]  # fmt: skip
+
+
+def _largest(value: Scalar, facts: Facts) -> list[Expr]:
+    """The expressions whose maximum a value is, none if it is something else; |x| is one of two."""
+    match value:
+        case Call("max", args, DType.I64 | DType.I32):
+            parts = [_largest(a, facts) for a in args]
+            return [e for part in parts for e in part] if all(parts) else []
+        case Call("cast", (Call("max") as inner,), DType.I64 | DType.I32):
+            found = _largest(inner, facts)
+            fit = all(max(map(abs, facts.interval(e))) < 1 << _EXACT_BITS for e in found)
+            return found if fit else []
+    expr = as_expr(value, facts)
+    return [] if expr is None else [expr]
 
 
 def decided(op: str, difference: Expr, facts: Facts) -> bool | None:

@@ -41,12 +41,21 @@ def _place(found: _Placed, before: list[_Placed]) -> int:
     """Where among the ops before it an op goes: behind the first run like it, or last."""
     earliest = _earliest(found, before)
     for position in range(max(earliest - 1, 0), len(before)):
-        if before[position].space == found.space:
+        like = before[position].space == found.space
+        if like and _brings_together(found, before[position]):
             while position < len(before) and before[position].space == found.space:
                 position += 1
             position = max(position, earliest)
             return len(before) if _keeps_waiting(found, before, position) else position
     return len(before)
+
+
+def _brings_together(found: _Placed, other: _Placed) -> bool:
+    """Whether a like op may be followed: not by a product of other parts of the same tensors, as
+    blocks of rows are, which would leave more in LX at a time and take nothing from each other."""
+    if found.op.kind is not Kind.CONTRACT or not found.reads & other.reads:
+        return True
+    return not set(reads(found.op)).isdisjoint(reads(other.op))
 
 
 def _keeps_waiting(found: _Placed, before: list[_Placed], position: int) -> bool:

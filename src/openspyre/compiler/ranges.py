@@ -118,7 +118,7 @@ class Facts:
                     case "%" if b[0] > 0:
                         return 0.0, b[1] - 1
                     case "//" if b[0] > 0 and a[0] >= 0:
-                        return 0.0, a[1] if a[1] == inf else a[1] // b[0]
+                        return a[0] // b[1], a[1] if a[1] == inf else a[1] // b[0]
         return -inf, inf
 
     # --- simplification ----------------------------------------------------------------------

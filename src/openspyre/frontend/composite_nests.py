@@ -18,15 +18,11 @@ from torch._inductor.virtualized import V, ops
 from torch.utils._sympy.functions import FloorDiv
 
 from openspyre.frontend import lowerings as ours
-from openspyre.spec import SPYRE_CARD_V1
 
 aten = torch.ops.aten
 Box = Any
 F32 = torch.float32
 LOWEST = torch.finfo(F32).min
-_MOST_BLOCKS = 8  # of rows under a causal mask: 0.56 of the work of all keys
-_LEAST_ROWS = 128  # of a block: with fewer PT turns more weights than it uses
-_STICK = 64
 Index = Sequence[Any]
 
 
@@ -84,8 +80,7 @@ def attention(
 ) -> Box:
     """softmax(query . key^T * scale) . value; heads of key and value may be shared by groups.
 
-    A row whose every key is masked gives zeros, as PyTorch's own kernels do. What a causal mask
-    hides from a whole block of rows is not computed for it.
+    A row whose every key is masked gives zeros, as PyTorch's own kernels do.
     """
     for operand in (query, key, value):
         operand.realize()
@@ -93,60 +88,14 @@ def attention(
     if V.graph.sizevars.statically_known_equals(key.get_size()[-2], 0):
         device, dtype = query.get_device(), query.get_dtype()
         return lowerings[aten.full](result, 0.0, dtype=dtype, device=device)
-    blocks = _causal_blocks(query.get_size()[-2], key.get_size()[-2]) if causal else ()
-    if len(blocks) < 2:
-        return _Rows(query, key, value, mask, 0 if causal else None, scale).weighted()
-    cut = lowerings[aten.slice]
-    most = 2 if _fit_together(*(keys for *_, keys in blocks[-2:]), dtype=query.get_dtype()) else 1
-    ahead: list[_Rows] = []
-    raised: list[Callable[[], Box]] = []
-    parts = []
-    for first, rows, keys in reversed(blocks):  # the others find the keys of the last in LX
-        some = cut(query, -2, first, first + rows), cut(key, -2, 0, keys), cut(value, -2, 0, keys)
-        ahead.append(_Rows(*some, None, first, scale))
-        if len(ahead) == most:  # PT makes the next scores while SFU is busy with these
-            raised.append(ahead.pop(0).raised())
-        if len(raised) == most:
-            parts.append(raised.pop(0)())
-    for rest in ahead:
-        raised.append(rest.raised())
-        parts.append(raised.pop(0)())
-    parts += [rest() for rest in raised]
-    return ir.TensorBox(ir.ConcatKernel.create(parts[::-1], len(query.get_size()) - 2))
-
-
-def _causal_blocks(rows: Any, keys: Any) -> tuple[tuple[int, int, int], ...]:
-    """(first row, rows, keys that they see) of equal blocks; none where a size is not known."""
-    if not isinstance(rows, (int, sympy.Integer)) or not isinstance(keys, (int, sympy.Integer)):
-        return ()
-    count = max(1, min(_MOST_BLOCKS, int(rows) // _LEAST_ROWS))
-    each = -(-int(rows) // count)
-    each = -(-each // _STICK) * _STICK if count > 1 else each
-    return tuple(
-        (first, min(each, int(rows) - first), min(int(keys), first + each))
-        for first in range(0, int(rows), each)
-    )
-
-
-def _fit_together(*keys: int, dtype: torch.dtype) -> bool:
-    """Whether the scores of blocks that see so many keys fit LX for half the rows that fill PT.
-
-    The probabilities of one of them lie beside them. Scores made ahead that do not fit would wait
-    in device memory. PT has time to spare: SFU takes more than twice as long.
-    """
-    card = SPYRE_CARD_V1
-    row = F32.itemsize * sum(keys) + dtype.itemsize * max(keys)
-    return card.pt_fill_rows // 2 * row <= card.lx_usable
+    return _Rows(query, key, value, mask, causal, scale).weighted()
 
 
 class _Rows:
-    """Attention of some rows; making one makes its scores.
-
-    `first` is the number of the first row under a causal mask.
-    """
+    """Attention; making one makes its scores."""
 
     def __init__(
-        self, query: Box, key: Box, value: Box, mask: Box | None, first: int | None, scale: float
+        self, query: Box, key: Box, value: Box, mask: Box | None, causal: bool, scale: float
     ) -> None:
         *batch, heads, rows, depth = query.get_size()
         shared, self.keys = key.get_size()[-3], key.get_size()[-2]
@@ -164,7 +113,7 @@ class _Rows:
             return q([*outer, h, s, *r]), k([*outer, self.of_group(h), t, *r])
 
         scores = ours.dot(self.device, F32, self.dtype, self.whole, [depth], factors)
-        self.score = _masked(scores, mask, first, scale, self.whole)
+        self.score = _masked(scores, mask, causal, scale, self.whole)
 
     def reduce(
         self, kind: Literal["max", "sum"], body: Callable[[Index], Any]
@@ -179,11 +128,7 @@ class _Rows:
         return lambda i: load([*i[:-1], sympy.S.Zero])
 
     def weighted(self) -> Box:
-        """Probabilities times values."""
-        return self.raised()()
-
-    def raised(self) -> Callable[[], Box]:
-        """The product of exponentials and values; what is called divides by their sums."""
+        """Probabilities times values: exponentials times values, divided by their sums."""
 
         def bounded(index: Index) -> Any:
             # A finite maximum for a row of -inf, so that its exponentials are 0 and not NaN.
@@ -217,35 +162,42 @@ class _Rows:
             below = ops.maximum(below, ops.constant(1.0, F32)) if self.may_be_empty else below
             return ops.to_dtype(ops.truediv(sums(index), below), self.dtype, src_dtype=F32)
 
-        def divided() -> Box:
-            result = ir.Pointwise.create(
-                device=self.device, dtype=self.dtype, inner_fn=normal, ranges=self.result
-            )
-            result.realize()  # here, so that it is stored before the next rows
-            return result
-
-        return divided
+        return ir.Pointwise.create(
+            device=self.device, dtype=self.dtype, inner_fn=normal, ranges=self.result
+        )
 
 
 def _masked(
-    scores: Box, mask: Box | None, first: int | None, scale: float, whole: Sequence[Any]
+    scores: Box, mask: Box | None, causal: bool, scale: float, whole: Sequence[Any]
 ) -> Callable[[Index], Any]:
     """The scaled score at an index, -inf where the mask hides the key."""
     load = scores.make_loader()
     seen = lowerings[aten.expand](mask, list(whole)).make_loader() if mask is not None else None
     is_bool = mask is not None and mask.get_dtype() == torch.bool
+    may_hide = mask is not None and _is_formula(mask)
 
     def score(index: Index) -> Any:
         scaled = ops.mul(load(index), ops.constant(scale, F32))
         hidden = ops.constant(-math.inf, F32)
-        if first is not None:
+        if causal:
             *_, s, t = index
-            order = ops.le(ops.index_expr(t, torch.int64), ops.index_expr(s + first, torch.int64))
+            order = ops.le(ops.index_expr(t, torch.int64), ops.index_expr(s, torch.int64))
             return ops.where(order, scaled, hidden)
         if seen is None:
             return scaled
         if is_bool:
             return ops.where(seen(index), scaled, hidden)
-        return ops.add(scaled, ops.to_dtype(seen(index), F32))
+        added = ops.to_dtype(seen(index), F32)
+        total = ops.add(scaled, added)
+        # Said as a choice, so that what is hidden by the numbers of rows and keys can be left out.
+        return ops.where(ops.eq(added, hidden), hidden, total) if may_hide else total
 
     return score
+
+
+def _is_formula(mask: Box) -> bool:
+    """Whether a mask is computed where it is used, as from numbers of rows and keys."""
+    inner = mask.data
+    while isinstance(inner, (ir.BaseView, ir.MutableBox)):
+        inner = inner.data
+    return isinstance(inner, ir.Pointwise)
