@@ -35,12 +35,13 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A function of float16 tensors.
+    """A function of tensors.
 
     Attributes:
         target: times bound S2.
         pt_target: the least share of the time that PT is busy, where that is a target.
         published_us: a measured time to stay below.
+        dtypes: of its arguments; empty: float16.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Case:
     target: float = 1.15
     pt_target: float | None = None
     published_us: float | None = None
+    dtypes: tuple[torch.dtype, ...] = ()
 
 
 # card.md 4.6 and 4.1 (times of the good layout); card.md 4.3
@@ -82,10 +84,25 @@ def cases() -> Iterator[Case]:
     for tokens in (128, 512, 4096):
         qkv = ((1, HEADS, tokens, HEAD),) * 3
         yield Case(f"attention {HEADS}x{tokens}x{HEAD} causal", _causal, qkv, 1.25)
+    for window in (512, 1024):
+        qkv = ((1, HEADS, 4096, HEAD),) * 3
+        yield Case(f"attention {HEADS}x4096x{HEAD} window {window}", _windowed(window), qkv, 1.35)
     for context in (1024, 8192):
         qkv = ((1, HEADS, 1, HEAD), *((1, HEADS, context, HEAD),) * 2)
         name = f"attention {HEADS}x1x{HEAD} context {context}"
         yield Case(name, F.scaled_dot_product_attention, qkv, 1.25)
+    yield from paged_cases()
+
+
+def paged_cases() -> Iterator[Case]:
+    """One token of grouped heads; keys and values in pages of 16 tokens, which a table names."""
+    for batch, context, target in ((1, 1024, 1.5), (1, 8192, 1.25), (8, 1024, 1.25)):
+        pages = batch * context // 16
+        cache = (2 * pages, 16, 8, HEAD)
+        shapes = ((batch, HEADS, 1, HEAD), cache, cache, (batch, context // 16))
+        name = f"attention {batch}x{HEADS}x1x{HEAD} paged context {context}"
+        dtypes = (*(torch.float16,) * 3, torch.int64)
+        yield Case(name, _paged, shapes, target, dtypes=dtypes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +167,22 @@ def _causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
+def _windowed(window: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Attention of which every row sees `window` keys, by a mask made from positions."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        row = torch.arange(q.shape[-2], device=q.device)[:, None]
+        key = torch.arange(k.shape[-2], device=q.device)
+        return F.scaled_dot_product_attention(q, k, v, (key <= row) & (key > row - window))
+
+    return attend
+
+
+def _paged(q: Tensor, keys: Tensor, values: Tensor, table: Tensor) -> Tensor:
+    k, v = (x[table].flatten(1, 2).transpose(1, 2) for x in (keys, values))
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
 class _Fp8Linear(nn.Module):
     """A linear of fp8 weights, widened where they are used, with a scale for each row."""
 
@@ -204,8 +237,10 @@ def kernels_of(case: Case) -> tuple[Kernel, ...]:
 
     mode = fake_mode()
     with mode:
+        dtypes = case.dtypes or (torch.float16,) * len(case.shapes)
         given = tuple(
-            torch.empty(shape, dtype=torch.float16, device="spyre") for shape in case.shapes
+            torch.empty(shape, dtype=dtype, device="spyre")
+            for shape, dtype in zip(case.shapes, dtypes, strict=True)
         )
     found = traced(_Called(case.function), mode, {"given": given})
     if found.fallbacks:

@@ -62,6 +62,19 @@ def paged(
     return attend(q, k, v)
 
 
+def lengths(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    table: torch.Tensor,
+    used: torch.Tensor,
+) -> torch.Tensor:
+    """Texts of a batch, each with its own pages and as many keys of them as it has used."""
+    k, v = (x[table].flatten(1, 2).transpose(1, 2) for x in (keys, values))
+    seen = torch.arange(k.shape[-2], device=q.device) < used[:, None]
+    return attend(q, k, v, seen[:, None, None], enable_gqa=True)
+
+
 def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return attend(q, k, v, is_causal=True, enable_gqa=True)
 
@@ -81,6 +94,19 @@ FORMS: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]] =
     "soft cap, in blocks": (capped, operands(2, 389, 389)),
     "soft cap": (capped, operands(2, 70, 70)),
     "pages": (paged, (tensor(2, 1, 32, dtype=HALF), *PAGES, torch.tensor([3, 0, 8, 5]))),
+    "pages out of order, negative, twice": (
+        paged,
+        (tensor(2, 3, 32, dtype=HALF), *PAGES, torch.tensor([8, -9, 5, 5, -1], dtype=torch.int32)),
+    ),
+    "pages of a batch, last ones short": (
+        lengths,
+        (
+            tensor(3, 4, 1, 32, dtype=HALF),
+            *PAGES,
+            torch.tensor([[7, 0, 8], [3, 5, 1], [2, 2, 4]]),
+            torch.tensor([48, 33, 1]),
+        ),
+    ),
     "one token, long context": (attend, operands(4, 1, 2049)),
     "grouped heads in blocks": (causal, operands(6, 390, 390, shared=2)),
     "more blocks than are ahead": (causal, operands(1, 1031, 1031)),
@@ -91,6 +117,28 @@ FORMS: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]] =
 def test_values(name: str) -> None:
     function, given = FORMS[name]
     compare(function, *given, wide=True, launches=1)
+
+
+def test_pages_that_the_same_graph_writes() -> None:
+    def step(
+        q: torch.Tensor, keys: torch.Tensor, new: torch.Tensor, slot: torch.Tensor
+    ) -> torch.Tensor:
+        keys[slot // 16, slot % 16] = new
+        return paged(q, keys, keys, torch.tensor([3, 0, 8, 5], device=q.device))
+
+    q, keys, new = tensor(2, 1, 32), tensor(9, 16, 2, 32), tensor(2, 32)
+    slot = torch.tensor(8 * 16 + 3)
+    expected = step(q, keys.clone(), new, slot)
+    got = torch.compile(step)(*(x.to("spyre") for x in (q, keys, new, slot))).cpu()
+    torch.testing.assert_close(got, expected, rtol=2e-5, atol=2e-5)
+    assert (expected != step(q, keys.clone(), new * 2, slot)).any()
+
+
+def test_a_page_that_there_is_not_is_an_error() -> None:
+    torch._dynamo.reset()
+    given = tensor(2, 1, 32, dtype=HALF), *PAGES, torch.tensor([3, 9, 8, 5])
+    with pytest.raises(IndexError, match="index 9 is out of range"):
+        torch.compile(paged)(*(x.to("spyre") for x in given)).cpu()
 
 
 def test_rows_that_see_nothing_give_zeros() -> None:

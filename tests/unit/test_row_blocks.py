@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from openspyre.card.native import SoftwareCard
 from openspyre.compiler.canonical import canonicalize
+from openspyre.compiler.pipeline import compile_kernel
 from openspyre.ir.kernel import Kernel, Kind
 from openspyre.ir.reference import evaluate
 from openspyre.ir.text import parse_kernel
@@ -154,3 +156,17 @@ def test_ops_between_that_change_what_is_read_keep_it_whole() -> None:
         "op y map", "op v map i0:2 i1:KEYS i2:64\n  v[i0, i1, i2] <- 0.0\nop y map"
     )
     assert products(attention(256, 256, CAUSAL, text=text)) == [(256, 256)]
+
+
+def test_card_time_and_bytes_fall_with_the_window() -> None:
+    cycles, read = [], []
+    with SoftwareCard(memory=1 << 26, threads=1) as card:
+        for width in (64, 200, 1000):
+            seen = SEEN["window"].replace("100", str(width))
+            program = compile_kernel(attention(700, 700, seen), SPYRE_CARD_V1)
+            loaded = card.load_program(program)
+            found = card.time(loaded, card.fill(loaded, [0] * program.arguments[0], (), []))
+            cycles.append(found.cycles)
+            read.append(found.device_read_bytes)
+    assert cycles[0] < cycles[1] < cycles[2]
+    assert read == sorted(read)

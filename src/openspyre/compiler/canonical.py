@@ -14,6 +14,7 @@ from math import inf
 from openspyre.compiler.computed import compute_indices
 from openspyre.compiler.contracts import normalize_contracts
 from openspyre.compiler.fold import fold_scalars
+from openspyre.compiler.gathered import read_where_it_lies
 from openspyre.compiler.narrow import read_narrow
 from openspyre.compiler.order import bring_together
 from openspyre.compiler.partials import narrow_rows, share_reductions
@@ -40,7 +41,7 @@ def canonicalize(kernel: Kernel, card: CardSpec) -> Kernel:
     """The same values from an equal kernel in canonical form."""
     for change in CHANGES:
         kernel = change(kernel)
-    kernel = cut_masked_rows(kernel, card)
+    kernel = cut_masked_rows(read_where_it_lies(kernel, card), card)
     kernel = share_transcendentals(cut_scans(kernel, card), card)
     kernel = narrow_rows(cut_rows(share_reductions(kernel, card), card), card)
     return bring_together(name_dims(kernel))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from openspyre.compiler.addressing import unit_dims
+from openspyre.compiler.rewrite import names_walked
 from openspyre.errors import BrokenInvariant
 from openspyre.ir.kernel import (
     Call,
@@ -73,12 +74,13 @@ def contraction(kernel: Kernel, op: Op) -> Contraction:
     values = {left: one, right: other}
     out = unit_dims(kernel, kernel.tensors[op.out.tensor], op.out.index, op)
     dims = [d.name for d in op.dims]
-    only_left = [d for d in dims if _uses(left, d) and not _uses(right, d)]
-    only_right = [d for d in dims if _uses(right, d) and not _uses(left, d)]
+    in_left, in_right = names_walked(op, left), names_walked(op, right)
+    only_left = [d for d in dims if d in in_left - in_right]
+    only_right = [d for d in dims if d in in_right - in_left]
     a, b, m, n = left, right, only_left, only_right
     if (out & set(only_left)) or (not only_right and only_left and not (out & set(only_right))):
         a, b, m, n = right, left, only_right, only_left
-    shared = [d for d in dims if _uses(left, d) and _uses(right, d)]
+    shared = [d for d in dims if d in in_left & in_right]
     unused = [d for d in dims if d not in {*m, *n, *shared}]
     k = [d.name for d in op.rdims]
     stick = unit_dims(kernel, kernel.tensors[a.tensor], a.index, op)
@@ -91,10 +93,6 @@ def contraction(kernel: Kernel, op: Op) -> Contraction:
         tuple(sorted(k, key=lambda d: d in stick)),
         values,
     )
-
-
-def _uses(load: Load, dim: str) -> bool:
-    return any(dim in position.names for position in load.index)
 
 
 def lx_bytes(kernel: Kernel, op: Op, load: Load) -> int:

@@ -86,6 +86,13 @@ def reads(op: Op) -> Iterator[tuple[str, tuple[Expr, ...]]]:
         yield lookup.tensor, lookup.index
 
 
+def names_walked(op: Op, load: Load) -> frozenset[str]:
+    """The names that a load's index depends on, those of what it looks up included."""
+    names = frozenset[str]().union(*(e.names for e in load.index))
+    looked = (k for k in op.lookups if k.name in names)
+    return names.union(*(e.names for k in looked for e in k.index))
+
+
 def lookups_used(op: Op) -> frozenset[str]:
     """Names of lookups that loads of the body use."""
     names = {k.name for k in op.lookups}

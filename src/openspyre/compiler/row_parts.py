@@ -37,7 +37,7 @@ def cut_rows(kernel: Kernel, card: CardSpec) -> Kernel:
     for op in kernel.ops:
         if cut.by_name.get(op.name) != op:
             continue
-        if not (_over_rows(op, cut, card) or _row_by_plain(op, cut)):
+        if not (_over_rows(op, cut, card) or _row_by_plain(op, cut) or _by_looked_up(op)):
             continue
         times = list(_times(op, cut, card))
         least, dim, parts = min(times, key=lambda t: t[0], default=(inf, None, 0))
@@ -69,6 +69,11 @@ def _row_by_plain(op: Op, kernel: Kernel) -> bool:
     rows = prod(highest(d.extent, kernel.limits) for d in op.dims if d.name not in parts.n)
     plain = unit_dims(kernel, weight, parts.b.index, op) & set(parts.n)
     return rows == 1 and weight.role is Role.INPUT and bool(plain)
+
+
+def _by_looked_up(op: Op) -> bool:
+    """Whether an op multiplies with rows that it looks up, which cores do not load together."""
+    return op.kind is Kind.CONTRACT and bool(op.lookups)
 
 
 def _times(op: Op, kernel: Kernel, card: CardSpec) -> Iterator[tuple[float, Dim, int]]:

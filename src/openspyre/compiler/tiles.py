@@ -15,6 +15,7 @@ from openspyre.compiler.contraction import Contraction, contraction, lx_bytes
 from openspyre.compiler.joined import Box, Elements, box_of, elements_of, pitches_in
 from openspyre.compiler.packing import packed
 from openspyre.compiler.resident import LxTensor, kept_weights, kept_whole, lx_tensor
+from openspyre.compiler.rewrite import names_walked
 from openspyre.compiler.unit_order import units_begin
 from openspyre.errors import BrokenInvariant
 from openspyre.ir.index import Expr
@@ -301,7 +302,7 @@ class _Builder:
 
     def add_matrix(self, position: int, op: Op, role: str, load: Load, parts: Contraction) -> None:
         """An operand of PT: its stick dim is the last of k (a) or of n (b)."""
-        used = {n for index in load.index for n in index.names}
+        used = names_walked(op, load)
         outer = (*parts.batch, *(parts.m if role == "a" else parts.k))
         row = parts.k if role == "a" else parts.n
         order = [d for d in outer if d in used or d in parts.k] + list(row)

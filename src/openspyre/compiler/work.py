@@ -181,7 +181,8 @@ class OpWork:
         found = []
         if op.kind is Kind.CONTRACT:
             parts = contraction(kernel, op)
-            found = self._operands(kernel, parts)
+            found = [self._flow(kernel, x, list(self.names), None, "") for x in op.lookups]
+            found += self._operands(kernel, parts)
             order = [*parts.batch, *parts.m, *parts.n]
         else:
             self.lanes = lanes_of(kernel, op, self.card)

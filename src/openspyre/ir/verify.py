@@ -276,8 +276,8 @@ def _contract(op: Op, kernel: Kernel) -> Iterator[str]:
         a, b = (operand_dtype(value, kernel.tensors) for value in args)
         if pt_dtypes(a, b) is None:
             yield f"{op.name} contracts {' and '.join(sorted({a.value, b.value}))}"
-    if op.lookups or not op.rdims:
-        yield f"{op.name} is a contraction with lookups or without a reduced dim"
+    if not op.rdims:
+        yield f"{op.name} is a contraction without a reduced dim"
 
 
 def _same_tensor(op: Op) -> Iterator[str]:
