@@ -6,6 +6,7 @@ clock: nothing of this machine is in the numbers. --only TEXT takes the cases wh
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -92,6 +93,8 @@ def cases() -> Iterator[Case]:
         name = f"attention {HEADS}x1x{HEAD} context {context}"
         yield Case(name, F.scaled_dot_product_attention, qkv, 1.25)
     yield from paged_cases()
+    qkv = ((1, HEADS, 1024, HEAD),) * 3
+    yield Case(f"attention {HEADS}x1024x{HEAD} causal, soft cap", _capped, qkv, 1.25)
 
 
 def paged_cases() -> Iterator[Case]:
@@ -176,6 +179,15 @@ def _windowed(window: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         return F.scaled_dot_product_attention(q, k, v, (key <= row) & (key > row - window))
 
     return attend
+
+
+def _capped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention that a model writes itself: scores capped softly at 50, hidden where later."""
+    scores = (q @ k.transpose(-1, -2)).float() * q.shape[-1] ** -0.5
+    row = torch.arange(q.shape[-2], device=q.device)[:, None]
+    hidden = torch.arange(k.shape[-2], device=q.device) > row
+    scores = (50 * torch.tanh(scores / 50)).masked_fill(hidden, -math.inf)
+    return torch.softmax(scores, -1).to(q.dtype) @ v
 
 
 def _paged(q: Tensor, keys: Tensor, values: Tensor, table: Tensor) -> Tensor:

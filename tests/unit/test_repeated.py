@@ -55,6 +55,48 @@ def test_what_is_not_the_same_or_too_large_stays(text: str) -> None:
     assert exps(canonicalize(kernel, SPYRE_CARD_V1)) == 2
 
 
+CAPPED = """
+kernel capped
+arguments x y
+input x: f16[{0}, {1}]
+output y: f16[{0}, {1}]
+local s: f16[{0}, {1}]
+local m: f32[{0}, 1]
+local l: f32[{0}, 1]
+op s map i0:{0} i1:{1}
+  s[i0, i1] <- x[i0, i1] * 3.0
+op m reduce i0:{0} | r0:{1}
+  m[i0, 0] <- max: where(idx[r0]:i32 <= idx[i0]:i32, tanh(s[i0, r0] * 0.02) * 50.0, -inf)
+op l reduce i0:{0} | r0:{1}
+  l[i0, 0] <- sum: exp(where(idx[r0]:i32 <= idx[i0]:i32, tanh(s[i0, r0] * 0.02) * 50.0, -inf) - m[i0, 0])
+op y map i0:{0} i1:{1}
+  y[i0, i1] <- f16(exp(where(idx[i1]:i32 <= idx[i0]:i32, tanh(s[i0, i1] * 0.02) * 50.0, -inf) - m[i0, 0]) / l[i0, 0])
+"""  # noqa: E501
+
+
+def calls(kernel: Kernel, name: str) -> int:
+    return sum(isinstance(n, Call) and n.op == name for op in kernel.ops for n in walk(op.body))
+
+
+@pytest.mark.parametrize("size", [(6, 40), (70, 33)])
+def test_a_masked_softmax_of_capped_scores_takes_each_function_once(size: tuple[int, int]) -> None:
+    kernel = parse_kernel(CAPPED.format(*size))
+    shared = canonicalize(kernel, SPYRE_CARD_V1)
+    assert [calls(k, f) for k in (kernel, shared) for f in ("tanh", "exp")] == [3, 2, 1, 1]
+    x = np.random.default_rng(0).standard_normal(size).astype(np.float16)
+    x[:, -1] = 6e4  # far above the cap
+    x[1, 0] = np.nan
+    arguments = {"x": x, "y": np.zeros(size, np.float16)}
+    with np.errstate(invalid="ignore", over="ignore"):
+        before, after = (evaluate(k, dict(arguments)) for k in (kernel, shared))
+    assert np.array_equal(before["y"], after["y"], equal_nan=True)
+
+
+def test_functions_of_rows_too_long_to_fill_pt_are_computed_anew() -> None:
+    shared = canonicalize(parse_kernel(CAPPED.format(64, 4096)), SPYRE_CARD_V1)
+    assert (calls(shared, "tanh"), calls(shared, "exp")) == (3, 2)
+
+
 NORM = """
 kernel norm
 arguments x y

@@ -49,10 +49,15 @@ class _Use:
 
 
 def share_transcendentals(kernel: Kernel, card: CardSpec) -> Kernel:
-    """Keeps repeated transcendentals in local tensors."""
+    """Keeps repeated transcendentals in local tensors: the outermost, then those within them."""
+    outer = _shared(kernel, card, inner=False)
+    return _shared(outer, card, inner=True)
+
+
+def _shared(kernel: Kernel, card: CardSpec, *, inner: bool) -> Kernel:
     found: dict[object, list[_Use]] = defaultdict(list)
     for position, op in enumerate(kernel.ops):
-        for use in _uses(position, op):
+        for use in _uses(position, op, kernel, inner=inner):
             found[use.form].append(use)
     fresh, tensors = Fresh(kernel), dict(kernel.tensors)
     made: dict[int, list[Op]] = defaultdict(list)
@@ -61,6 +66,9 @@ def share_transcendentals(kernel: Kernel, card: CardSpec) -> Kernel:
         near = [u for u in uses if u.position - uses[0].position <= _APART]
         once = len({u.position for u in near}) < 2
         if (once and not _spares(near[0], kernel, card)) or not _shareable(near, kernel, card):
+            continue
+        masked = any(isinstance(n, Index) for n in walk(near[0].node))
+        if (inner or masked) and not _fill_pt(near, kernel, card):
             continue
         first = near[0]
         source = kernel.ops[first.position]
@@ -80,34 +88,38 @@ def share_transcendentals(kernel: Kernel, card: CardSpec) -> Kernel:
     return replace(kernel, tensors=tensors, ops=tuple(listed))
 
 
-def _uses(position: int, op: Op) -> Iterator[_Use]:
-    """The outermost transcendentals of an op that depend on loads without conditions.
+def _uses(position: int, op: Op, kernel: Kernel, *, inner: bool) -> Iterator[_Use]:
+    """The transcendentals of an op that depend on loads without conditions.
 
+    Positions count where something of the kernel's own is read as well, as in masked scores.
     A load whose index is looked up does not count: what a lookup's name means, the op says.
     """
     if op.kind not in (Kind.MAP, Kind.REDUCE, Kind.SCATTER):
         return
     dims = {d.name: d for d in (*op.dims, *op.rdims)}
     looked_up = {k.name for k in op.lookups}
-    inner: set[int] = set()
+    covered: set[int] = set()
     for node in reversed(list(walk(op.body))):
         if not isinstance(node, Call) or TABLE[node.op].cost is not Cost.TRANSCENDENTAL:
             continue
         within = list(walk(node))
-        if id(node) in inner:
+        if id(node) in covered:
             continue
-        inner |= {id(n) for n in within}
+        covered |= set() if inner else {id(n) for n in within}
         loaded = [n for n in within if isinstance(n, Load)]
         if node.dtype is not DType.F32 or not loaded or any(n.guarded for n in loaded):
             continue
-        if any(isinstance(n, Index) for n in within):
+        own = any(kernel.tensors[n.tensor].role is Role.LOCAL for n in loaded)
+        positions = [n for n in within if isinstance(n, Index)]
+        if positions and not own:
             continue
         if any(e.names & looked_up for n in loaded for e in n.index):
             continue
+        if positions:  # as what is masked has them
+            loaded.sort(key=lambda n: -len({x for e in n.index for x in e.names}))
+        places = [*(e for n in loaded for e in n.index), *(n.value for n in positions)]
         # dims in the order of their first use, so that equal values have equal forms
-        order = dict.fromkeys(
-            name for n in loaded for e in n.index for name in sorted(e.names & dims.keys())
-        )
+        order = dict.fromkeys(name for e in places for name in sorted(e.names & dims.keys()))
         walked = tuple(dims[name] for name in order)
         names = {d.name: Expr.var(f"at{n}") for n, d in enumerate(walked)}
         plain = replace(op, body=node, out=Access(op.out.tensor, ()), lookups=())
@@ -132,9 +144,20 @@ def _shareable(uses: list[_Use], kernel: Kernel, card: CardSpec) -> bool:
     read = {t for t, _ in reads(replace(kernel.ops[first.position], body=first.node, lookups=()))}
     if any(op.out.tensor in read for op in kernel.ops[first.position : last.position]):
         return False
-    reduced = {u.dims.index(d) for u in uses for d in kernel.ops[u.position].rdims if d in u.dims}
-    row = prod(highest(first.dims[n].extent, kernel.limits) for n in reduced)
-    return 0 < row * DType.F32.bytes * _ROW_SHARE <= card.lx_usable
+    return 0 < _row(uses, kernel) * DType.F32.bytes * _ROW_SHARE <= card.lx_usable
+
+
+def _row(uses: list[_Use], kernel: Kernel) -> int:
+    """Points of what the users reduce."""
+    dims, ops = uses[0].dims, kernel.ops
+    reduced = {u.dims.index(d) for u in uses for d in ops[u.position].rdims if d in u.dims}
+    return prod(highest(dims[n].extent, kernel.limits) for n in reduced)
+
+
+def _fill_pt(uses: list[_Use], kernel: Kernel, card: CardSpec) -> bool:
+    """Whether LX holds two such values for as many rows as fill PT: with fewer, products of the
+    same step would load their other operand more often."""
+    return _row(uses, kernel) * 2 * DType.F32.bytes * card.pt_fill_rows <= card.lx_usable
 
 
 def _replaced(op: Op, node: Call, load: Load) -> Op:
