@@ -8,7 +8,7 @@ are then done sooner.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -23,10 +23,11 @@ from openspyre.compiler.residency import (
     gathered_form,
     kept_form,
     local_uses,
+    longest_run,
 )
 from openspyre.compiler.rewrite import reads, sole_name, writes_whole
 from openspyre.compiler.segments import REACH
-from openspyre.compiler.step_work import STAYS, flows_of, split_of, without
+from openspyre.compiler.step_work import STAYS, flows_of, split_of, with_near
 from openspyre.compiler.tilings import least_cycles
 from openspyre.ir.kernel import Division, Kernel, Kind, Op, Part, Role, Step, loads
 from openspyre.spec import CardSpec
@@ -34,7 +35,7 @@ from openspyre.spec import CardSpec
 _SOONER = 0.98  # of the time apart: estimates closer than this are equal
 _SMALL = 1 / 16  # of LX: what fits beside anything else
 
-Choice = Callable[[Step, Work], Division]
+Choices = Callable[[Step, Work], Sequence[Division]]
 
 
 def agree(
@@ -42,16 +43,19 @@ def agree(
     works: Mapping[str, Work],
     keys: Mapping[str, object],
     card: CardSpec,
-    choose: Choice,
+    choices: Choices,
+    *,
+    ring: bool,
 ) -> Agreed:
     """The divisions that let tensors stay in LX where that is sooner.
 
     Args:
         works: the work of every step, by name.
         keys: equal for steps that are equal up to names.
-        choose: the best division of a step with some work.
+        choices: the divisions of a step with some work that are worth a look, the fastest first.
+        ring: whether moves on the ring are taken to cost time.
     """
-    agreed = Agreed(kernel, works, keys, card)
+    agreed = Agreed(kernel, works, keys, card, ring=ring)
     crossing = {
         name: uses
         for name, uses in local_uses(kernel).items()
@@ -59,7 +63,7 @@ def agree(
     }
     for name, uses in crossing.items():
         agreed.offer(name, uses)
-    agreed.gather(crossing, choose)
+    agreed.gather(crossing, choices)
     return agreed
 
 
@@ -153,12 +157,16 @@ class Agreed:
         works: Mapping[str, Work],
         keys: Mapping[str, object],
         card: CardSpec,
+        *,
+        ring: bool,
     ) -> None:
         self.kernel, self.works, self.keys, self.card = kernel, dict(works), keys, card
+        self.ring = ring
         self.settled: set[str] = set()  # steps on whose division a tensor in LX relies
         self.near: set[str] = set()
+        self.fetches = False  # a step fetches something from other cores
         self.times: dict[object, float] = {}
-        self.chosen: dict[object, Division] = {}
+        self.chosen: dict[object, Sequence[Division]] = {}
 
     def cycles(self) -> float:
         """The estimate of all steps."""
@@ -178,7 +186,7 @@ class Agreed:
         kernel = replace(self.kernel, divisions={**self.kernel.divisions, **after})
         if not self._stays(kernel, name, uses):
             return
-        left = {s.name: without(self.works[s.name], {name}) for s in steps}
+        left = {s.name: with_near(self.works[s.name], {name: 0}) for s in steps}
         if changed:
             apart = sum(self._time(s, before[s.name], self.works[s.name]) for s in steps)
             together = sum(self._time(s, after[s.name], left[s.name]) for s in steps)
@@ -188,25 +196,95 @@ class Agreed:
         self.settled |= after.keys()
         self.near.add(name)
 
-    def gather(self, crossing: Mapping[str, Sequence[Use]], choose: Choice) -> None:
-        """Lets steps that read small tensors on the ring be divided without regard to runs."""
+    def gather(self, crossing: Mapping[str, Sequence[Use]], choices: Choices) -> None:
+        """Lets steps fetch small tensors from the LX of those that made them."""
         small = {
             name: uses
             for name, uses in crossing.items()
             if name not in self.near and self._gathered(self.kernel, name, uses)
         }
-        left = {s: without(work, small.keys()) for s, work in self.works.items()}
+        while small:
+            kernel, works = self._fetching(small, choices)
+            kept = {n: uses for n, uses in small.items() if self._gathered(kernel, n, uses)}
+            if len(kept) == len(small):
+                self.kernel, self.works, self.fetches = kernel, works, True
+                if self.ring:
+                    self._make(small, choices)
+                return
+            small = kept
+
+    def _fetching(
+        self, small: Mapping[str, Sequence[Use]], choices: Choices
+    ) -> tuple[Kernel, dict[str, Work]]:
+        """Readers of the tensors divided without regard to runs in device memory."""
+        runs = self._runs(self.kernel, small)
+        works = {step: with_near(work, runs) for step, work in self.works.items()}
         readers = {use.step for uses in small.values() for use in uses if use.step > uses[0].step}
         again = dict(self.kernel.divisions)
         for step in (self.kernel.steps[n] for n in sorted(readers)):
             if step.name not in self.settled:
-                key = self._key(step, left[step.name])
-                if key not in self.chosen:
-                    self.chosen[key] = choose(step, left[step.name])
-                again[step.name] = self.chosen[key]
-        kernel = replace(self.kernel, divisions=again)
-        if all(self._gathered(kernel, name, uses) for name, uses in small.items()):
-            self.kernel, self.works = kernel, left
+                again[step.name] = self._choices(step, works[step.name], choices)[0]
+        return replace(self.kernel, divisions=again), works
+
+    def _make(self, small: Mapping[str, Sequence[Use]], choices: Choices) -> None:
+        """Lets steps make tensors as those that fetch them are done soonest."""
+        made: dict[int, dict[str, Sequence[Use]]] = {}
+        for name, uses in small.items():
+            made.setdefault(uses[0].step, {})[name] = uses
+        for number, own in sorted(made.items()):
+            step = self.kernel.steps[number]
+            if step.name in self.settled:
+                continue
+            touched = {n: u for n, u in small.items() if any(use.step == number for use in u)}
+            best = self.kernel, self._including_readers(self.kernel, step, own)
+            for division in self._by_runs(step, own, choices):
+                kernel = self._divided(step, division)
+                time = self._including_readers(kernel, step, own)
+                sooner = time < best[1] * _SOONER
+                if sooner and all(self._gathered(kernel, n, u) for n, u in touched.items()):
+                    best = kernel, time
+            self.kernel = best[0]
+            runs = self._runs(self.kernel, own)
+            self.works = {s: with_near(work, runs) for s, work in self.works.items()}
+
+    def _divided(self, step: Step, division: Division) -> Kernel:
+        return replace(self.kernel, divisions={**self.kernel.divisions, step.name: division})
+
+    def _by_runs(
+        self, step: Step, made: Mapping[str, Sequence[Use]], choices: Choices
+    ) -> Iterable[Division]:
+        """The fastest of those divisions of a step that leave runs of the same lengths."""
+        found: dict[object, Division] = {}
+        for division in self._choices(step, self.works[step.name], choices):
+            runs = self._runs(self._divided(step, division), made)
+            found.setdefault(tuple(runs.values()), division)
+        return found.values()
+
+    def _including_readers(
+        self, kernel: Kernel, step: Step, made: Mapping[str, Sequence[Use]]
+    ) -> float:
+        """The estimate of a step and of those that fetch what it makes."""
+        runs = self._runs(kernel, made)
+        steps = {use.step for uses in made.values() for use in uses}
+        return sum(
+            self._time(s, kernel.divisions[s.name], with_near(self.works[s.name], runs))
+            for s in (kernel.steps[n] for n in sorted(steps))
+        )
+
+    def _runs(self, kernel: Kernel, tensors: Mapping[str, Sequence[Use]]) -> dict[str, int]:
+        """The longest runs of tensors that are fetched; 0 where that is taken to cost nothing."""
+        if not self.ring:
+            return dict.fromkeys(tensors, 0)
+        return {
+            name: longest_run(kernel, axes_of(kernel, uses), name, uses)
+            for name, uses in tensors.items()
+        }
+
+    def _choices(self, step: Step, work: Work, choices: Choices) -> Sequence[Division]:
+        key = self._key(step, work)
+        if key not in self.chosen:
+            self.chosen[key] = choices(step, work)
+        return self.chosen[key]
 
     def _gathered(self, kernel: Kernel, name: str, uses: Sequence[Use]) -> bool:
         axes = axes_of(kernel, uses)

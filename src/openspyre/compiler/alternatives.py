@@ -59,9 +59,15 @@ class Place:
     why: str
 
 
-def step_choices(kernel: Kernel, card: CardSpec, most: int = 3) -> Iterator[StepChoices]:
-    """The choices of a planned kernel; steps that are planned alike are told once."""
-    works = StepWorks(kernel, card)
+def step_choices(
+    kernel: Kernel, card: CardSpec, most: int = 3, *, ring: bool = False
+) -> Iterator[StepChoices]:
+    """The choices of a planned kernel; steps that are planned alike are told once.
+
+    Args:
+        ring: whether it was planned as if moves on the ring took time.
+    """
+    works = StepWorks(kernel, card, ring=ring)
     like: dict[object, list[int]] = {}
     for number, step in enumerate(kernel.steps):
         own = tuple(step.inner.get(op, ()) for op in step.ops)

@@ -18,6 +18,7 @@ from openspyre.compiler.cost import Inner, Tiling, Work, local_sizes
 from openspyre.compiler.step_work import StepWork, StepWorks, split_of
 from openspyre.compiler.tiles import Buffering, lx_peak
 from openspyre.compiler.tilings import BUFFERINGS, panels, tilings, timed
+from openspyre.compiler.work import Works
 from openspyre.ir.kernel import Dim, Division, Kernel, Kind, Loop, Op, Step
 from openspyre.spec import CardSpec
 
@@ -25,15 +26,21 @@ _MOST_TRIED = 32  # tilings of a way of buffering that turn out too large, the f
 _STICK = 64  # points: tiles of a lane dim are whole sticks of every dtype
 
 
-def fit_tiles(kernel: Kernel, card: CardSpec) -> Kernel:
+def fit_tiles(
+    kernel: Kernel, card: CardSpec, *, works: Works | None = None, ring: bool = False
+) -> Kernel:
     """Gives every step the loops with which it fits LX and is done soonest: beside what may stay
     there, or with all of LX where that is sooner all the same.
+
+    Args:
+        works: see `work.works_of`.
+        ring: whether moves on the ring are taken to cost time.
     """
     done: dict[object, Step] = {}
-    works = StepWorks(kernel, card)
+    step_works = StepWorks(kernel, card, works, ring=ring)
     steps = list(kernel.steps[: kernel.prologue])
     for number, step in enumerate(kernel.steps[kernel.prologue :], kernel.prologue):
-        seen = works.of(number)
+        seen = step_works.of(number)
         if seen.key not in done:
             done[seen.key] = _soonest(kernel, seen)
         model = done[seen.key]

@@ -15,6 +15,7 @@ from math import prod
 
 from openspyre.compiler.axes import largest_part
 from openspyre.compiler.resident import kept_whole
+from openspyre.compiler.ring_moves import Move, exchange_cycles
 from openspyre.compiler.tiles import Buffering
 from openspyre.compiler.work import Flow, Moved, OpWork, PhaseCost, memory_share
 from openspyre.ir.kernel import Part
@@ -36,11 +37,14 @@ class Phase:
         axes: for every dim of the op the axis that walks it, or -1.
         flows: numbers of the op's flows that really go to device memory here, and the axes that
             each depends on.
+        fetched: numbers of those that come from the LX of other cores instead, the axes that each
+            depends on, and the most bytes that lie side by side there.
     """
 
     op: OpWork
     axes: tuple[int, ...]
     flows: tuple[tuple[int, frozenset[int]], ...]
+    fetched: tuple[tuple[int, frozenset[int], int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,7 @@ class Timeline:
         self.phases = 0
         self.begin = 0.0
         self.loaded = self.computed = self.stored = self.load = self.busy = self.store = 0.0
+        self.fetched = self.ring = 0.0
         self.server = self.once = self.read = self.written = 0.0
         # When a tensor is made: without loads, over all trips; in the first trip with them. Of PT
         # and of SFU when the first op begins and the last one ends, and when it does in that trip.
@@ -173,23 +178,27 @@ class Timeline:
         self.phases += 1
         late = self._make_room(cost.held)
         self.loaded += cost.load
+        self.fetched += cost.ring
         single = self.buffering is Buffering.NONE or (self.buffering is Buffering.INNER and not own)
         if self.phases == 1 and (own or single):
             self.first = cost
         if single:
-            self.alone = max(self.alone, cost.load - cost.once + cost.busy + cost.store)
+            copied = cost.load - cost.once + cost.ring
+            self.alone = max(self.alone, copied + cost.busy + cost.store)
             self.between += cost.reread
         # what comes in panels is used from the first one on
         panels = 1 if single else cost.panels
         op, unit = phase.op, phase.op.matmul is not None
         first, free, waited = self.units.get(unit, (-1.0, 0.0, 0.0))
-        made = max(self.loaded - cost.load * (1 - 1 / panels), waited)
+        later = 1 - 1 / panels
+        there = max(self.loaded - cost.load * later, self.fetched - cost.ring * later)
+        made = max(there, waited)
         for tensor in op.reads:
             if tensor in self.made:
                 there, arrived = self.made[tensor]
                 free, made = max(free, there), max(made, arrived)
         self.begin = made if self.phases == 1 else self.begin
-        end = max(made + cost.busy, self.loaded + cost.busy / panels)
+        end = max(made + cost.busy, max(self.loaded, self.fetched) + cost.busy / panels)
         if late and own:
             self.behind += max(0.0, made - self.computed)
         done = free + cost.all_busy
@@ -205,6 +214,7 @@ class Timeline:
             self.stored = max(self.stored, end) + cost.store
         self.tail = cost.busy / cost.panels + (0.0 if cost.load > cost.once else self.tail)
         self.load += cost.all_load
+        self.ring += cost.all_ring
         self.store += cost.all_store
         self.server += cost.server
         self.once += cost.once
@@ -248,7 +258,7 @@ class Timeline:
             busy = max((end - begin for begin, end, _ in self.units.values()), default=0.0)
         busy += self._behind(trips) * trips
         loading = max(self.load, server) - self.once + self.idle * trips
-        each = max(loading, busy, self.store, self.alone * trips) + self.between
+        each = max(loading, self.ring, busy, self.store, self.alone * trips) + self.between
         serial = max(self.computed, self.stored)
         # device memory has nothing to do between the last load and the last store
         pause = max(0.0, self.tail - self.store / trips) if trips > 1 else 0.0
@@ -304,7 +314,7 @@ def _phase(
         tiles[a] if a >= 0 else n for a, n in zip(phase.axes, phase.op.sizes, strict=True)
     )
     again = tuple(phase.op.flows[n].tensor in reread for n, _ in phase.flows) if outer else ()
-    key = (phase.axes, phase.flows, split, sizes, tuple(outer), own, again)
+    key = (phase.axes, phase.flows, phase.fetched, split, sizes, tuple(outer), own, again)
     found = phase.op.phases.get(key)
     if found is None:
         found = _phase_cost(phase, split, list(sizes), outer, own, card, reread)
@@ -359,13 +369,41 @@ def _phase_cost(
         reread_load += of_unit * again if depth and not deep and flow.tensor in reread else 0.0
         load += of_unit * times
         held += moved.held * min(times, 2)
+    ring = all_ring = 0.0
+    for fetched in phase.fetched:
+        each, times, again, size = _fetch(phase, fetched, split, whole, sizes, outer, within, card)
+        ring += each * times
+        all_ring += each * times * again
+        held += size * min(times, 2)
     # A panel's load begins when the panel two before it is used up, and arrives late.
     late = (panel + card.dram_latency_ns * card.clock_ghz + found.busy) / 2
     busy = max(found.busy, late if late > panel > 0 else 0.0) * panels
     return PhaseCost(
         load, busy, store, held, max(panels, 1), all_load, busy * trips, all_store, server, once,
-        read, written, reread_load,
+        read, written, reread_load, ring, all_ring,
     )  # fmt: skip
+
+
+def _fetch(
+    phase: Phase, fetched: tuple[int, frozenset[int], int], split: Split, whole: Sequence[int],
+    sizes: Sequence[int], outer: Sequence[tuple[int, int]], within: Sequence[tuple[int, int]],
+    card: CardSpec,
+) -> tuple[float, int, int, int]:  # fmt: skip
+    """Cycles of a move on the ring, how often in the first trip and over how many, bytes in LX."""
+    number, axes, longest = fetched
+    flow = phase.op.flows[number]
+    depth = max((d for d, (a, _) in enumerate(outer, 1) if a in axes), default=0)
+    deep = max((d for d, (x, _) in enumerate(within, 1) if x in flow.dims), default=0)
+    counts = tuple(sizes)
+    if deep and stands_before(flow, whole, outer[depth:], card):
+        deep, counts = 0, tuple(whole)
+    apart = prod(p for a, p in enumerate(split) if a in axes)
+    last = max((a for a in axes if split[a] > 1), default=0)
+    beside = all(p == 1 or a in axes for a, p in enumerate(split[:last]))
+    move = Move(flow.bytes(counts), min(longest, flow.run(counts)), apart, prod(split))
+    each = max(exchange_cycles(move, card, beside=beside), phase.op.cost(counts).moved[number].each)
+    again = prod(n for _, n in outer[: len(outer) if deep else depth])
+    return each, prod(n for _, n in within[:deep]), again, move.bytes
 
 
 def stands_before(

@@ -7,7 +7,7 @@ sticks is split in whole sticks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
@@ -16,51 +16,87 @@ from openspyre.compiler.cost import AS_FAST, Split, Work, best_splits
 from openspyre.compiler.segments import step_keys
 from openspyre.compiler.step_work import whole_works
 from openspyre.compiler.tilings import least_cycles
-from openspyre.compiler.work import Works
+from openspyre.compiler.work import Works, works_of
 from openspyre.ir.kernel import Division, Kernel, Part, Step
 from openspyre.spec import CardSpec
 
+_MOST_ROUGHLY = 24  # splits that are worth a look
 _MOST_TILED = 6  # splits that are compared with their tile loops
 
 
-def divide(kernel: Kernel, card: CardSpec) -> Kernel:
-    """Chooses the division of every step."""
-    return _agreed(kernel, Works(kernel, card)).kernel
+def divide(
+    kernel: Kernel, card: CardSpec, *, works: Works | None = None, ring: bool = False
+) -> Kernel:
+    """Chooses the division of every step.
+
+    Args:
+        works: see `work.works_of`.
+        ring: whether moves on the ring are taken to cost time.
+    """
+    return _agreed(kernel, works_of(kernel, card, works), ring=ring).kernel
 
 
-def divided_cycles(kernel: Kernel, works: Works) -> float:
-    """The estimate of all steps with the divisions that `divide` gives them.
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """What divisions lead to.
+
+    Attributes:
+        cycles: the estimate of all steps.
+        fetches: whether a step fetches something from other cores.
+    """
+
+    cycles: float
+    fetches: bool
+
+
+def divided(kernel: Kernel, works: Works) -> Divided:
+    """What the divisions lead to that `divide` gives the steps.
 
     Args:
         works: of the same ops, in steps or not.
     """
-    return _agreed(kernel, works).cycles()
+    agreed = _agreed(kernel, works, ring=False)
+    return Divided(agreed.cycles(), agreed.fetches)
 
 
-def _agreed(kernel: Kernel, works: Works) -> Agreed:
+def _agreed(kernel: Kernel, works: Works, *, ring: bool) -> Agreed:
     done: dict[object, Division] = {}
-    divisions, all_works, keys = {}, {}, {}
+    chosen, all_works, keys = {}, {}, {}
     card = works.card
     for (step, key), work in zip(step_keys(kernel), whole_works(kernel, works), strict=True):
         if key not in done:
             done[key] = soonest_division(step, work, card)
-        divisions[step.name], all_works[step.name], keys[step.name] = done[key], work, key
-    again = partial(soonest_division, card=card)
-    return agree(replace(kernel, divisions=divisions), all_works, keys, card, again)
+        chosen[step.name], all_works[step.name], keys[step.name] = done[key], work, key
+    choices = partial(divisions, card=card)
+    return agree(replace(kernel, divisions=chosen), all_works, keys, card, choices, ring=ring)
 
 
 def soonest_division(
     step: Step, work: Work, card: CardSpec, among: Sequence[Split] | None = None
 ) -> Division:
-    """The fastest division, each with the tile loops that suit it best.
+    """The first of `divisions`."""
+    return divisions(step, work, card, among)[0]
+
+
+def divisions(
+    step: Step, work: Work, card: CardSpec, among: Sequence[Split] | None = None
+) -> list[Division]:
+    """Those worth a look, each with the tile loops that suit it best: the fastest first, of equal
+    ones the best balanced.
 
     Args:
         among: the splits to choose from, if not from all.
     """
-    best = best_splits(work, card, _MOST_TILED, among)
-    timed = [(least_cycles(work, split, card), split) for _, split in best]
+    best = best_splits(work, card, _MOST_ROUGHLY, among)
+    tiled = sorted(best, key=lambda way: way[0])[:_MOST_TILED]
+    timed = [
+        (least_cycles(work, split, card), split) for way, split in best if (way, split) in tiled
+    ]
     least = min(time for time, _ in timed) * AS_FAST
-    return division_along(step, work, next(split for time, split in timed if time <= least))
+    timed.sort(key=lambda way: max(way[0], least))
+    rest = [(time, split) for time, split in best if (time, split) not in tiled]
+    rest.sort(key=lambda way: way[0])
+    return [division_along(step, work, split) for _, split in (*timed, *rest)]
 
 
 def division_along(step: Step, work: Work, split: Split) -> Division:

@@ -18,42 +18,47 @@ from openspyre.compiler.early import load_early
 from openspyre.compiler.residency import place, why_not_kept
 from openspyre.compiler.step_work import StepWorks, split_of
 from openspyre.compiler.tiles import Buffering, lx_peak
+from openspyre.compiler.work import Works
 from openspyre.errors import InvalidHint
 from openspyre.ir.kernel import Dim, Division, Fixed, Hint, Kernel, Kind, Loop, Space, Step
 from openspyre.ir.verify import in_order
 from openspyre.spec import CardSpec
 
 
-def divide_as_told(kernel: Kernel, card: CardSpec) -> Kernel:
+def divide_as_told(
+    kernel: Kernel, card: CardSpec, *, works: Works | None = None, ring: bool = False
+) -> Kernel:
     """`divide`, with the parts of some axes fixed.
 
     Raises:
         InvalidHint: no step has the axis, or it cannot be shared by so many cores.
     """
-    kernel = divide(kernel, card)
+    kernel = divide(kernel, card, works=works, ring=ring)
     fixed = _by_step(kernel, Fixed.DIVISION)
-    works = StepWorks(kernel, card)
+    step_works = StepWorks(kernel, card, works, ring=ring)
     divisions = dict(kernel.divisions)
     for number, step in enumerate(kernel.steps):
         if told := fixed.get(step.name):
-            work = works.of(number).work
+            work = step_works.of(number).work
             divisions[step.name] = _division(kernel, step, work, told, card)
     return replace(kernel, divisions=divisions)
 
 
-def fit_tiles_as_told(kernel: Kernel, card: CardSpec) -> Kernel:
+def fit_tiles_as_told(
+    kernel: Kernel, card: CardSpec, *, works: Works | None = None, ring: bool = False
+) -> Kernel:
     """`fit_tiles`, with the tiles of some axes, or of ops' own dims, fixed.
 
     Raises:
         InvalidHint: nothing has the axis or dim, or the tile does not fit LX.
     """
-    kernel = fit_tiles(kernel, card)
+    kernel = fit_tiles(kernel, card, works=works, ring=ring)
     fixed = _by_step(kernel, Fixed.TILE)
-    works = StepWorks(kernel, card)
+    step_works = StepWorks(kernel, card, works, ring=ring)
     steps = []
     for number, step in enumerate(kernel.steps):
         if told := fixed.get(step.name):
-            step = _tiled(kernel, step, works.of(number).work, told, card)
+            step = _tiled(kernel, step, step_works.of(number).work, told, card)
         steps.append(step)
     return replace(kernel, steps=tuple(steps))
 

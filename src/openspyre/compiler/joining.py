@@ -7,6 +7,7 @@ what is known of the shorter one as far as the new op leaves it as it was.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from math import prod
 from types import MappingProxyType
 
@@ -26,6 +27,7 @@ from openspyre.ir.index import Expr
 from openspyre.ir.kernel import Dim, Kernel, Op
 from openspyre.spec import CardSpec
 
+ON_RING = -2
 _SMALL = 16  # a result this much smaller than another of its step is
 _SPLITS_TRIED = 8
 NONE_STAY: Mapping[str, int] = MappingProxyType({})
@@ -82,15 +84,16 @@ class Joined:
     def _keep_inside(self, position: int) -> None:
         phase = self.phases[position]
         flows = tuple((n, walked) for n, walked in phase.flows if not phase.op.flows[n].store)
-        self.phases[position] = Phase(phase.op, phase.axes, flows)
+        self.phases[position] = replace(phase, flows=flows)
 
     def _join(self, op: Op, group: Group) -> None:
         work, bound, position = self.works.of(op.name), group.binding[op.name], len(self.phases)
         axes = tuple(self.numbers[bound[n]] if n in bound else -1 for n in work.names)
-        flows = []
+        flows, fetched = [], []
         for number, flow in enumerate(work.flows):
             walked = frozenset(axes[d] for d in flow.dims if axes[d] >= 0)
-            if len(walked) > self.staying.get(flow.tensor, len(walked)):
+            least = self.staying.get(flow.tensor, len(walked))
+            if len(walked) > least and (flow.store or least > ON_RING):
                 continue
             if flow.store:
                 if flow.tensor in self.leaving:
@@ -99,10 +102,13 @@ class Joined:
                 own = prod(work.sizes[d] for d in flow.dims if axes[d] < 0) * flow.element
                 if own * _STAYING <= self.works.card.lx_usable:
                     self.loaded.add((flow.tensor, walked))
-                flows.append((number, walked))
-            elif flow.tensor not in group.inside:
+                if least == ON_RING:
+                    fetched.append((number, walked, self.works.card.lx_usable))
+                else:
+                    flows.append((number, walked))
+            elif flow.tensor not in group.inside and least != ON_RING:
                 self.reread.add(flow.tensor)
-        self.phases.append(Phase(work, axes, tuple(flows)))
+        self.phases.append(Phase(work, axes, tuple(flows), tuple(fetched)))
         self.writers.setdefault(op.out.tensor, []).append(position)
         self._grow(op.out.tensor, work, position)
         self._keep_whole(work)

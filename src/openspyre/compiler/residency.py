@@ -275,6 +275,22 @@ def far_steps(
     )
 
 
+def longest_run(
+    kernel: Kernel, steps: Mapping[int, StepAxes], name: str, uses: Sequence[Use]
+) -> int:
+    """Bytes of a tensor that lie side by side in the LX of a core that has made it."""
+    tensor, axes, made = kernel.tensors[name], steps[uses[0].step], uses[0]
+    span = tensor.dtype.bytes
+    for dim in reversed(layout_order(kernel, tensor)):
+        whole = highest(tensor.shape[dim], kernel.limits)
+        axis = axes.exact(made.op, made.index[dim]) if made.index else -1
+        part = axes.axes[axis].part if axis >= 0 else whole
+        span *= part
+        if part < whole:
+            break
+    return span
+
+
 def fetching(kernel: Kernel, steps: Mapping[int, StepAxes], name: str, use: Use) -> Move:
     """What all cores of a reader fetch."""
     tensor, axes = kernel.tensors[name], steps[use.step]

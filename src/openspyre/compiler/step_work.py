@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from openspyre.compiler.addressing import rounded_up
 from openspyre.compiler.axes import step_ops
-from openspyre.compiler.cost import Split, Work
+from openspyre.compiler.cost import Phase, Split, Work
 from openspyre.compiler.groups import Group
 from openspyre.compiler.joining import work_of
 from openspyre.compiler.residency import (
@@ -18,14 +18,16 @@ from openspyre.compiler.residency import (
     axes_of,
     below_weights,
     crosses,
+    far_steps,
     gathered_form,
     kept_form,
     local_uses,
+    longest_run,
 )
 from openspyre.compiler.resident import kept_weights
 from openspyre.compiler.rewrite import reads
 from openspyre.compiler.segments import step_keys
-from openspyre.compiler.work import Works
+from openspyre.compiler.work import Works, works_of
 from openspyre.ir.kernel import Division, Kernel, Role, Step
 from openspyre.spec import CardSpec
 
@@ -42,7 +44,8 @@ class StepWork:
 
     Attributes:
         step: without tile loops.
-        work: copies of tensors that may stay in LX left out.
+        work: without copies of what may stay in LX; moves on the ring instead, where it stays in
+            that of other cores.
         card: with the LX that these leave.
         key: equal for steps that are equal up to names, with equal work and room.
         alone: the same step with all of LX, everything on its way through device memory; None if
@@ -62,15 +65,21 @@ class StepWorks:
 
     Weights that stay in LX have their place already. Those that are fetched on the ring come whole:
     tiles of them would cut what is fetched beside them into short runs.
+
+    Args:
+        works: see `work.works_of`.
+        ring: whether moves on the ring take time, or are taken to hide behind other work.
     """
 
-    def __init__(self, kernel: Kernel, card: CardSpec) -> None:
+    def __init__(
+        self, kernel: Kernel, card: CardSpec, works: Works | None = None, *, ring: bool = False
+    ) -> None:
         bare = (replace(step, loops=(), inner={}) for step in kernel.steps)
-        self.kernel = replace(kernel, steps=tuple(bare))
+        self.kernel, self.ring = replace(kernel, steps=tuple(bare)), ring
         self.card = replace(card, lx_usable=below_weights(kernel, card))
         weights = kept_weights(kernel)
-        works = whole_works(self.kernel, Works(kernel, card))
-        self.whole = tuple(without(work, weights) for work in works)
+        every = whole_works(self.kernel, works_of(kernel, card, works))
+        self.whole = tuple(without(work, weights) for work in every)
         self.keys = tuple(key for _, key in step_keys(self.kernel))
         self.uses = {
             name: uses
@@ -94,7 +103,8 @@ class StepWorks:
 
     def _of(self, number: int, kernel: Kernel, near: Mapping[str, Stay]) -> StepWork:
         step, card, whole = kernel.steps[number], self.card, self.whole[number]
-        division, work = kernel.divisions[step.name], without(whole, near)
+        runs = {name: stay.run(number) if self.ring else 0 for name, stay in near.items()}
+        division, work = kernel.divisions[step.name], with_near(whole, runs)
         held = sum(stay.bytes for stay in near.values() if stay.first <= number <= stay.last)
         # What few bytes of one layer's stay through others must not make each a case of its own.
         held = rounded_up(held, card.lx_usable // _ROOMS)
@@ -109,11 +119,24 @@ class StepWorks:
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """A tensor that may stay in LX: bytes of a core, the first and the last step."""
+    """A tensor that may stay in LX.
+
+    Attributes:
+        bytes: of a core.
+        first, last: steps.
+        far: steps that fetch it from other cores.
+        longest: bytes that lie side by side.
+    """
 
     bytes: int
     first: int
     last: int
+    far: frozenset[int]
+    longest: int
+
+    def run(self, step: int) -> int:
+        """The longest run that a step fetches; 0 if it has all it needs."""
+        return self.longest if step in self.far else 0
 
 
 def staying(
@@ -126,22 +149,43 @@ def staying(
         lies = kept_form(kernel, axes, name, uses)
         lies = lies or gathered_form(kernel, axes, name, uses, card)
         if lies is not None and lies.bytes <= card.lx_usable * STAYS:
-            found[name] = Stay(lies.bytes, uses[0].step, uses[-1].step)
+            far = far_steps(kernel, axes, name, uses)
+            longest = longest_run(kernel, axes, name, uses)
+            found[name] = Stay(lies.bytes, uses[0].step, uses[-1].step, far, longest)
     return found
 
 
 def without(work: Work, tensors: Collection[str]) -> Work:
-    """The work of a step that has tensors in LX."""
-    phases = tuple(
-        replace(p, flows=tuple((n, a) for n, a in p.flows if p.op.flows[n].tensor not in tensors))
-        for p in work.phases
-    )
-    return replace(work, phases=phases)
+    """The work of a step that need not copy some tensors."""
+    return with_near(work, dict.fromkeys(tensors, 0))
+
+
+def with_near(work: Work, runs: Mapping[str, int]) -> Work:
+    """The work of a step with tensors in LX.
+
+    Args:
+        runs: with every tensor the most bytes of it that lie side by side in the LX of other cores,
+            0 where the step has them at hand.
+    """
+    return replace(work, phases=tuple(_with_near(phase, runs) for phase in work.phases))
+
+
+def _with_near(phase: Phase, runs: Mapping[str, int]) -> Phase:
+    left, fetched = [], []
+    for number, axes, run in phase.fetched:
+        fetched.append((number, axes, runs.get(phase.op.flows[number].tensor, run)))
+    for number, axes in phase.flows:
+        flow = phase.op.flows[number]
+        if flow.tensor not in runs:
+            left.append((number, axes))
+        elif runs[flow.tensor] and not flow.store:
+            fetched.append((number, axes, runs[flow.tensor]))
+    return replace(phase, flows=tuple(left), fetched=tuple(fetched))
 
 
 def flows_of(work: Work) -> object:
-    """Which flows of its ops reach device memory."""
-    return tuple(tuple(n for n, _ in phase.flows) for phase in work.phases)
+    """Which flows of its ops reach device memory, and which the LX of other cores."""
+    return tuple((tuple(n for n, _ in p.flows), p.fetched) for p in work.phases)
 
 
 # --- all of it ----------------------------------------------------------------------------------

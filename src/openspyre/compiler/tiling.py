@@ -7,16 +7,16 @@ parallelism where ops share fewer axes).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
 
 from openspyre.compiler.agreed import may_be_fetched, may_stay
 from openspyre.compiler.capacity import minimal_step
-from openspyre.compiler.division import divided_cycles
+from openspyre.compiler.division import Divided, divided
 from openspyre.compiler.groups import Group, Grouping
-from openspyre.compiler.joining import NONE_STAY, RunCosts
+from openspyre.compiler.joining import NONE_STAY, ON_RING, RunCosts
 from openspyre.compiler.rewrite import reads
 from openspyre.compiler.segments import REACH, classes
 from openspyre.compiler.tiles import lx_peak
@@ -38,17 +38,61 @@ def form_steps(kernel: Kernel, card: CardSpec) -> Kernel:
     they get.
     """
     works = Works(kernel, card)
-    apart = _partitioned(kernel, works, NONE_STAY)
-    best, least = apart, 0.0
-    looks = (may_stay(kernel, card), _MUCH_SOONER), (may_be_fetched(kernel, card), _SOONER)
-    for staying, sooner in looks:
-        near = _partitioned(kernel, works, staying) if staying else apart
-        if near.steps == apart.steps:
-            continue
-        least = least or divided_cycles(apart, works)
-        time = divided_cycles(near, works)
-        if time < least * sooner:
-            best, least = near, time
+    found = list(looks(kernel, works))
+    if len(found) == 1:
+        return found[0].kernel
+    return soonest_look(found, {x.name: divided(x.kernel, works) for x in found}).kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A kernel in steps.
+
+    Attributes:
+        name: what was taken to lie in LX between steps.
+        sooner: than other looks, to be worth it.
+        ring: only for plans for which moves on the ring take time.
+    """
+
+    name: str
+    kernel: Kernel
+    sooner: float
+    ring: bool
+
+
+def looks(kernel: Kernel, works: Works, *, ring: bool = False) -> Iterator[Look]:
+    """Steps as they come out of different views of what may stay in LX, each once.
+
+    Args:
+        ring: also as they do where fetching on the ring takes time.
+    """
+    small = may_be_fetched(kernel, works.card)
+    views: list[tuple[str, Mapping[str, int], float]] = [
+        ("nothing stays", NONE_STAY, 1.0),
+        ("rows stay", may_stay(kernel, works.card), _MUCH_SOONER),
+        ("small tensors are fetched", small, _SOONER),
+    ]
+    if ring:
+        views.append(("some are fetched", dict.fromkeys(small, ON_RING), _SOONER))
+    seen: list[tuple[Step, ...]] = []
+    for number, (name, staying, sooner) in enumerate(views):
+        if staying or not seen:
+            found = _partitioned(kernel, works, staying)
+            if found.steps not in seen:
+                seen.append(found.steps)
+                yield Look(name, found, sooner, ring=number == 3)
+
+
+def soonest_look(found: Sequence[Look], known: Mapping[str, Divided]) -> Look:
+    """The one with the least estimate; the first unless others are worth it.
+
+    Args:
+        known: what `divided` gives for each, by name.
+    """
+    best = found[0]
+    for look in found[1:]:
+        if known[look.name].cycles < known[best.name].cycles * look.sooner:
+            best = look
     return best
 
 

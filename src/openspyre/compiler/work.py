@@ -61,6 +61,24 @@ class Flow:
         """What an element takes in LX."""
         return self.element + self.widened
 
+    def bytes(self, counts: Counts) -> int:
+        """Of a rectangle of the op's points, in LX."""
+        return self.element * prod(counts[d] for d in self.dims)
+
+    def run(self, counts: Counts) -> int:
+        """Bytes of it that lie side by side where they come from, and in LX unless it is turned."""
+        span = self.element
+        here = [dim for dim in reversed(self.dims) if counts[dim] > 1]
+        there = sorted(
+            (p, d) for p, d in zip(self.pitches, self.dims, strict=True) if counts[d] > 1
+        )
+        turned = bool(here) and here[0] != there[0][1]
+        for dim, (pitch, source) in zip(here, there, strict=True):
+            if pitch != span or (dim != source and not turned):
+                break
+            span *= counts[source]
+        return span
+
 
 @dataclass(frozen=True, slots=True)
 class Moved:
@@ -86,6 +104,7 @@ class PhaseCost:
         once: the part of `all_load` that stands before the loops.
         read, written: bytes, of all cores and trips.
         reread: the part of `all_load` that changes with the tile and is for later ops too.
+        ring, all_ring: of moves between the LX of cores, in the first trip and over all.
     """
 
     load: float
@@ -101,6 +120,8 @@ class PhaseCost:
     read: float
     written: float
     reread: float
+    ring: float
+    all_ring: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,3 +376,8 @@ class Works:
         if op not in self._known:
             self._known[op] = OpWork(self.kernel.by_name[op], self.kernel, self.card)
         return self._known[op]
+
+
+def works_of(kernel: Kernel, card: CardSpec, known: Works | None) -> Works:
+    """The work of a kernel's ops: what is known, unless a stage has changed them since."""
+    return known if known and known.kernel.ops is kernel.ops else Works(kernel, card)
