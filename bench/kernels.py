@@ -27,6 +27,7 @@ from openspyre.compiler.least_work import Work, least_work
 from openspyre.compiler.pipeline import plan_kernel
 from openspyre.compiler.resident import kept_weights
 from openspyre.ir.kernel import Kernel
+from openspyre.runtime.clock import card_timer
 from openspyre.spec import SPYRE_CARD_V1
 from openspyre.tools.card_time import Phase
 from openspyre.tools.layered import Layered
@@ -263,7 +264,8 @@ def kernels_of(case: Case) -> tuple[Kernel, ...]:
 def timed(kernel: Kernel, card: SoftwareCard) -> Timed:
     """A kernel planned and timed; its work as the canonical kernel has it."""
     stages: dict[str, Kernel] = {}
-    planned = plan_kernel(kernel, SPYRE_CARD_V1, stages.__setitem__)
+    timer = card_timer(SPYRE_CARD_V1)
+    planned = plan_kernel(kernel, SPYRE_CARD_V1, stages.__setitem__, timer=timer)
     program = emit(planned, SPYRE_CARD_V1)
     addresses, _, scalars = program.arguments  # no sizes: the shapes of a case are constant
     loaded = card.load_program(program)
@@ -333,7 +335,8 @@ def kept_measured(case: ModelCase, model: Layered) -> Measurement:
     with SoftwareCard(memory=1 << 30, threads=1) as card:
         for kernel in forward.traced.kernels:
             stages: dict[str, Kernel] = {}
-            planned = plan_kernel(kernel, SPYRE_CARD_V1, stages.__setitem__)
+            timer = card_timer(SPYRE_CARD_V1)
+            planned = plan_kernel(kernel, SPYRE_CARD_V1, stages.__setitem__, timer=timer)
             program = emit(planned, SPYRE_CARD_V1)
             addresses, _, scalars = program.arguments
             loaded = card.load_program(program)

@@ -5,6 +5,7 @@ A difference is a decision: look at it, then `./dev golden` writes `cycles.toml`
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +15,15 @@ import pytest
 from openspyre.card.native import Report, SoftwareCard
 from openspyre.compiler.pipeline import compile_kernel
 from openspyre.ir.kernel import Kernel
-from openspyre.ir.text import parse_kernel
+from openspyre.ir.text import parse_kernel, print_kernel
+from openspyre.runtime.clock import card_timer
 from openspyre.spec import SPYRE_CARD_V1
 from tests.regions import NAMES, load_region
 
 GOLDEN = Path(__file__).parent / "cycles.toml"
 SYMBOLS = (4, 128, 64, 32)
 AT_OTHER_SIZES = {"minilm_dyn_8x128": ("minilm_dyn_captured", (8, 128))}
+FIXED = {f"minilm_{n}x128": ("minilm_dyn_captured", (n, 128)) for n in (8, 32)}
 SOFTMAX = """
 kernel softmax
 arguments x y
@@ -70,10 +73,20 @@ op y reduce | r0:1048576
 """
 
 
+def with_sizes(kernel: Kernel, sizes: tuple[int, ...]) -> Kernel:
+    """The kernel with numbers in place of its symbols."""
+    text = print_kernel(kernel)
+    for name, size in zip(kernel.symbols, sizes, strict=True):
+        text = re.sub(rf"\b{name}\b", str(size), text)
+    lines = text.splitlines()
+    return parse_kernel("\n".join(x for x in lines if not x.startswith(("symbols", "limits"))))
+
+
 def cases() -> dict[str, Kernel]:
     """What is measured, by name."""
     found = {name: load_region(name) for name in NAMES}
     found |= {name: load_region(region) for name, (region, _) in AT_OTHER_SIZES.items()}
+    found |= {name: with_sizes(load_region(region), n) for name, (region, n) in FIXED.items()}
     found["softmax_512x1024"] = parse_kernel(SOFTMAX)
     for m, n in ((512, 4096), (64, 4096), (1, 4096)):
         found[f"linear_{m}x{n}x4096"] = parse_kernel(
@@ -97,7 +110,8 @@ def measured(card: SoftwareCard, kernel: Kernel, sizes: tuple[int, ...] = SYMBOL
     """One launch with symbols at `sizes`, every argument at a stick border."""
     sizes = sizes[: len(kernel.symbols)]
     limits = dict(zip(kernel.symbols, ((n, n) for n in sizes), strict=True))
-    program = compile_kernel(replace(kernel, limits=limits), SPYRE_CARD_V1)
+    timer = card_timer(SPYRE_CARD_V1)
+    program = compile_kernel(replace(kernel, limits=limits), SPYRE_CARD_V1, timer=timer)
     loaded = card.load_program(program)
     addresses, _, scalars = program.arguments
     block = card.fill(loaded, [0] * addresses, sizes, [0.0] * scalars, 0)

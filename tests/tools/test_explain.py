@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import openspyre
 from openspyre.compiler.alternatives import places, step_choices
-from openspyre.compiler.pipeline import plan_kernel
+from openspyre.compiler.pipeline import compile_kernel, plan_kernel
+from openspyre.compiler.pipeline import planned as plan_report
+from openspyre.ir.binary import encode
 from openspyre.ir.kernel import Kernel, Space
+from openspyre.ir.text import print_kernel
+from openspyre.runtime.clock import card_timer
+from openspyre.runtime.saved import SavedKernel, Use, Variant
 from openspyre.spec import SPYRE_CARD_V1, CardSpec
 from openspyre.tools.cli import app
+from openspyre.tools.explained import explained, show_kernels
 from openspyre.tools.report import is_model
-from tests.hinted_kernels import told
+from tests.hinted_kernels import mlp, told
 
 openspyre.require()
 
@@ -86,6 +94,27 @@ def test_the_text_says_it_too(found: tuple[dict[str, Any], str]) -> None:
         assert step["name"] in text
         assert f"{step['division']['estimated_cycles']:,}" in text
     assert text.endswith("every op ran on the card\n")
+
+
+def test_the_ways_to_plan_and_what_they_took() -> None:
+    kernel = mlp()
+    text = print_kernel(kernel)
+    variant = Variant(encode(compile_kernel(kernel, SPYRE_CARD_V1)), (), ())
+    saved = SavedKernel("mlp", text, (variant,), (Use(0, (), 1, 0.0, 1, {}),))
+    (entry,) = explained([saved], SPYRE_CARD_V1)
+    asked = plan_report(kernel, SPYRE_CARD_V1, timer=card_timer(SPYRE_CARD_V1))
+    assert [(way["way"], way["cycles"], way["problem"]) for way in entry["ways"]] == [
+        (tried.way, tried.cycles, tried.problem) for tried in asked.tried
+    ]
+    assert [way["taken"] for way in entry["ways"]].count(True) == 1
+    other = {"way": "another way", "cycles": 12345.0, "problem": "", "taken": False}
+    failed = {"way": "a third", "cycles": None, "problem": "it has no room", "taken": False}
+    console = Console(record=True, width=400, file=StringIO())
+    show_kernels([entry | {"ways": [*entry["ways"], other, failed]}], console)
+    shown = console.export_text()
+    (taken,) = (way for way in entry["ways"] if way["taken"])
+    assert f"planned {taken['way']}: {taken['cycles']:,.0f} cycles (taken); " in shown
+    assert "another way: 12,345 cycles; a third: it has no room" in shown
 
 
 def test_hints_move_what_is_told() -> None:

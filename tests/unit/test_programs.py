@@ -13,6 +13,7 @@ import pytest
 
 import openspyre
 from openspyre.compiler.pipeline import compile_kernel
+from openspyre.compiler.timed import Timer
 from openspyre.errors import BrokenInvariant, Unsupported
 from openspyre.ir.binary import decode, encode
 from openspyre.ir.kernel import Kernel
@@ -20,6 +21,7 @@ from openspyre.ir.program import Program
 from openspyre.ir.text import parse_kernel
 from openspyre.runtime import programs
 from openspyre.runtime.cache import ProgramCache
+from openspyre.runtime.clock import card_timer
 from openspyre.runtime.programs import compiler_digest, program_bytes, program_key
 from openspyre.spec import SPYRE_CARD_V1, CardSpec
 from tests.regions import load_region
@@ -46,9 +48,9 @@ class Compiler:
     def __init__(self) -> None:
         self.calls = 0
 
-    def __call__(self, kernel: Kernel, card: CardSpec) -> Program:
+    def __call__(self, kernel: Kernel, card: CardSpec, *, timer: Timer) -> Program:
         self.calls += 1
-        return compile_kernel(kernel, card)
+        return compile_kernel(kernel, card, timer=timer)
 
 
 @pytest.fixture
@@ -110,7 +112,7 @@ def test_real_regions_get_their_sources_back(name: str, compiler: Compiler) -> N
     region = load_region(name)
     ops = tuple(replace(op, source=f"m.py:{n} {op.name}") for n, op in enumerate(region.ops))
     kernel = replace(region, ops=ops)
-    program = encode(compile_kernel(kernel, SPYRE_CARD_V1))
+    program = encode(compile_kernel(kernel, SPYRE_CARD_V1, timer=card_timer(SPYRE_CARD_V1)))
     assert program_bytes(kernel, SPYRE_CARD_V1) == program
     assert program_bytes(kernel, SPYRE_CARD_V1) == program
     assert compiler.calls == 1
@@ -155,7 +157,7 @@ def test_without_a_cache(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) ->
 def test_an_error_names_the_users_line(
     store: ProgramCache, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
-    def fails(kernel: Kernel, card: CardSpec) -> Program:
+    def fails(kernel: Kernel, card: CardSpec, *, timer: Timer) -> Program:
         raise kind(f"at {kernel.ops[0].source}")
 
     monkeypatch.setattr(programs, "compile_kernel", fails)
@@ -170,6 +172,11 @@ def test_a_card_with_other_numbers_is_another_key() -> None:
     other = replace(SPYRE_CARD_V1, lx_usable=SPYRE_CARD_V1.lx_usable - 128)
     assert program_key(kernel, other) != program_key(kernel, SPYRE_CARD_V1)
     assert program_key(kernel, SPYRE_CARD_V1, "x") != program_key(kernel, SPYRE_CARD_V1, "y")
+
+
+def test_a_program_chosen_by_estimates_is_another_key() -> None:
+    keys = {program_key(parse_kernel(TEXT), SPYRE_CARD_V1, clock=clock) for clock in ("", "x", "y")}
+    assert len(keys) == 3
 
 
 @pytest.mark.parametrize(
@@ -204,7 +211,7 @@ from openspyre.runtime import programs
 from openspyre.spec import SPYRE_CARD_V1
 calls = []
 compiled = programs.compile_kernel
-programs.compile_kernel = lambda *given: (calls.append(1), compiled(*given))[1]
+programs.compile_kernel = lambda *given, **more: (calls.append(1), compiled(*given, **more))[1]
 data = programs.program_bytes(parse_kernel(sys.argv[1]), SPYRE_CARD_V1)
 print(len(calls), data.hex())
 """

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from openspyre.compiler.pipeline import STAGES
+from openspyre.compiler.timed import Timer
 from openspyre.errors import Unsupported
 from openspyre.ir.kernel import Kernel
 from openspyre.ir.text import parse_kernel, print_kernel
@@ -81,7 +82,9 @@ def test_a_kernel_that_a_stage_treats_otherwise_is_shown(
     kernel = parse_kernel(TEXT)
     assert said(kernel)
 
-    def planned(kernel: Kernel, card: object, on_stage: Callable[[str, Kernel], None]) -> None:
+    def planned(
+        kernel: Kernel, card: object, on_stage: Callable[[str, Kernel], None], *, timer: Timer
+    ) -> None:
         on_stage("divide", replace(kernel, name="other"))
 
     monkeypatch.setattr(stages, "plan_kernel", planned)

@@ -2,11 +2,16 @@
 
 A stage is a pass, which returns a new Kernel, and the check of what it promises. Checks always
 run; one that fails is a mistake of ours.
+
+With a timer, the stages from `form_steps` on run for several ways to plan (`ways.py`), and the plan
+that it finds the soonest is taken (`timed.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 
 from openspyre.compiler.canonical import canonicalize
 from openspyre.compiler.capacity import fit_tiles
@@ -22,6 +27,8 @@ from openspyre.compiler.hinted import (
 from openspyre.compiler.layout import choose_layouts
 from openspyre.compiler.residency import place
 from openspyre.compiler.tiling import form_steps
+from openspyre.compiler.timed import Stages, Timer, Tried, soonest
+from openspyre.compiler.ways import Way, ways
 from openspyre.compiler.weights import keep_weights
 from openspyre.errors import BrokenInvariant
 from openspyre.ir import verify
@@ -53,37 +60,104 @@ _TOLD: Mapping[str, Pass] = {
 TOLD_STAGES = tuple((name, _TOLD.get(name, run), check) for name, run, check in STAGES)
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A planned kernel, and how it came about.
+
+    Attributes:
+        ring: whether divisions and tiles were chosen as if moves on the ring took time.
+        way: the way that was taken; empty without a timer.
+        tried: all ways that were tried, in order.
+        program: if it was made already.
+    """
+
+    kernel: Kernel
+    ring: bool = False
+    way: str = ""
+    tried: tuple[Tried, ...] = ()
+    program: Program | None = None
+
+
 def plan_kernel(
     kernel: Kernel,
     card: CardSpec,
     on_stage: Observer | None = None,
     stages: tuple[Stage, ...] | None = None,
+    timer: Timer | None = None,
 ) -> Kernel:
     """The kernel with its plan tables filled.
 
     Args:
         on_stage: called with the name of every stage and the kernel after it.
         stages: by default those that the kernel's hints ask for.
+        timer: chooses between ways to plan; without it estimates do.
 
     Raises:
         BrokenInvariant: a stage broke its promise; carries the kernel's text.
         Unsupported: the kernel cannot run on the card.
         InvalidHint: it cannot follow a hint.
     """
+    return planned(kernel, card, on_stage, stages, timer).kernel
+
+
+def compile_kernel(
+    kernel: Kernel, card: CardSpec, on_stage: Observer | None = None, timer: Timer | None = None
+) -> Program:
+    """The Program of a kernel. Raises what `plan_kernel` does."""
+    found = planned(kernel, card, on_stage, None, timer)
+    return found.program or emit(found.kernel, card)
+
+
+def planned(
+    kernel: Kernel,
+    card: CardSpec,
+    on_stage: Observer | None = None,
+    stages: tuple[Stage, ...] | None = None,
+    timer: Timer | None = None,
+) -> Planned:
+    """What `plan_kernel` gives, and how it came about.
+
+    Where sizes are symbols the timer is not asked: nobody knows yet which will come.
+    """
     if stages is None:
         stages = TOLD_STAGES if kernel.hints else STAGES
     _check("the kernel handed in", kernel, card, verify.well_formed)
+    if timer is None or kernel.symbols:
+        return Planned(_run(kernel, card, stages, on_stage)[-1][1])
+    forming = [name for name, _, _ in stages].index("form_steps")
+    laid = _run(kernel, card, stages[:forming], on_stage)[-1][1]
+
+    def finish(way: Way) -> Stages:
+        return _run(laid, card, _on(way, stages[forming:]))
+
+    plan, tried = soonest(ways(laid, card), finish, card, timer)
+    for name, after in plan.stages:
+        if on_stage is not None:
+            on_stage(name, after)
+    return Planned(plan.kernel, plan.way.ring, plan.way.name, tried, plan.program)
+
+
+def _on(way: Way, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    """Stages bound to a way."""
+    bound: dict[Pass, Pass] = {
+        run: partial(run, works=way.works, ring=way.ring)
+        for run in (divide, divide_as_told, fit_tiles, fit_tiles_as_told)
+    }
+    bound[form_steps] = lambda kernel, card: way.formed
+    return tuple((name, bound.get(run, run), check) for name, run, check in stages)
+
+
+def _run(
+    kernel: Kernel, card: CardSpec, stages: tuple[Stage, ...], on_stage: Observer | None = None
+) -> Stages:
+    found = []
     for name, run, check in stages:
         kernel = run(kernel, card)
         _check(f"stage {name}", kernel, card, check)
+        found.append((name, kernel))
         if on_stage is not None:
             on_stage(name, kernel)
-    return kernel
-
-
-def compile_kernel(kernel: Kernel, card: CardSpec, on_stage: Observer | None = None) -> Program:
-    """The Program of a kernel. Raises what `plan_kernel` does."""
-    return emit(plan_kernel(kernel, card, on_stage), card)
+    return tuple(found)
 
 
 def _check(what: str, kernel: Kernel, card: CardSpec, check: Check) -> None:

@@ -147,7 +147,7 @@ def check_program(program: Program, kernel: Kernel, every: Sequence[Sizes], card
     Raises:
         BrokenInvariant: it is not; names the instructions and carries the kernel's text.
     """
-    with _loaded(program, card) as (machine, loaded):
+    with loaded_alone(program, card) as (machine, loaded):
         for sizes in every:
             spans = checked_spans(kernel, sizes)
             addresses = [_SPACING * (number + 2) for number in range(len(spans))]
@@ -222,12 +222,13 @@ def _span(tensor: Tensor, sizes: Sizes) -> tuple[int, int]:
 
 @cache
 def _machine(card: CardSpec) -> SoftwareCard:
-    """A card that runs nothing: it holds the program being checked."""
+    """It holds the program being looked at."""
     return SoftwareCard(memory=_LARGEST, threads=1, spec=card)
 
 
 @contextmanager
-def _loaded(program: Program, card: CardSpec) -> Iterator[tuple[SoftwareCard, LoadedProgram]]:
+def loaded_alone(program: Program, card: CardSpec) -> Iterator[tuple[SoftwareCard, LoadedProgram]]:
+    """The program on a card that runs nothing."""
     data = encode(program)
     with _lock:
         machine = _machine(card)

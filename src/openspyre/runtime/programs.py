@@ -21,6 +21,7 @@ from openspyre.ir.program import Program
 from openspyre.ir.text import print_kernel
 from openspyre.runtime.cache import ProgramCache, program_cache
 from openspyre.runtime.check import NO_SIZES, Sizes, proved
+from openspyre.runtime.clock import card_timer
 from openspyre.runtime.stages import show_stages
 from openspyre.settings import settings
 from openspyre.spec import CardSpec
@@ -40,7 +41,7 @@ def program_bytes(kernel: Kernel, card: CardSpec, sizes: Sizes = NO_SIZES) -> by
     if "stages" in settings().trace:
         show_stages(kernel, card, kept)
     if kept is None:
-        return encode(proved(compile_kernel(kernel, card), kernel, card, sizes))
+        return encode(_proved(kernel, card, sizes))
     numbered = _numbered(kernel)
     key = program_key(numbered, card)
     return _found(kept, key, kernel) or _compiled(kept, key, numbered, kernel, card, sizes)
@@ -67,19 +68,30 @@ def checker_digest(package: Path) -> str:
     return sources_digest(package, "runtime/check.py", "lib/libspyre_card.so")
 
 
+def clock_digest(package: Path) -> str:
+    """A hash over what chooses between plans."""
+    return sources_digest(package, "runtime/clock.py", "lib/libspyre_card.so")
+
+
 # Now, not at first use: the files may change while this process runs what it has loaded.
 _PACKAGE = Path(__file__).parents[1]
 COMPILER = compiler_digest(_PACKAGE)
 _CHECKER = checker_digest(_PACKAGE)
+CLOCK = clock_digest(_PACKAGE)
 
 
-def program_key(kernel: Kernel, card: CardSpec, compiler: str = COMPILER) -> str:
+def program_key(
+    kernel: Kernel, card: CardSpec, compiler: str = COMPILER, clock: str = CLOCK
+) -> str:
     """64 hex digits that stand for everything a program depends on, and for its proof.
 
     What this process need not prove again was kept by one that had the same checker, and used it.
+
+    Args:
+        clock: stands for the timer that chose between plans; empty for none.
     """
     proof = _CHECKER if settings().check else "none"
-    facts = (VERSION, compiler, proof, sorted(card.numbers().items()), print_kernel(kernel))
+    facts = (VERSION, compiler, clock, proof, sorted(card.numbers().items()), print_kernel(kernel))
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
@@ -121,7 +133,10 @@ def _compiled(
 
 def _program(numbered: Kernel, kernel: Kernel, card: CardSpec, sizes: Sizes) -> Program:
     with suppress(SpyreError, BrokenInvariant):
-        return proved(compile_kernel(numbered, card), numbered, card, sizes)
-    return proved(
-        compile_kernel(kernel, card), kernel, card, sizes
-    )  # fails likewise, in the user's words
+        return _proved(numbered, card, sizes)
+    return _proved(kernel, card, sizes)  # fails likewise, in the user's words
+
+
+def _proved(kernel: Kernel, card: CardSpec, sizes: Sizes) -> Program:
+    program = compile_kernel(kernel, card, timer=card_timer(card))
+    return proved(program, kernel, card, sizes)

@@ -15,6 +15,7 @@ from openspyre.ir.kernel import Kernel, Role
 from openspyre.ir.text import parse_kernel
 from openspyre.numerics import parse_numerics
 from openspyre.runtime.check import argument_spans, check_program
+from openspyre.runtime.clock import card_timer
 from openspyre.runtime.host_memory import HOST_SHARE, available_host_memory
 from openspyre.runtime.saved import InvalidRun, Launch, SavedKernel, Use
 from openspyre.runtime.sizes import limits_of
@@ -90,7 +91,8 @@ def _refused(
 
 
 def _compiled(region: Kernel, sizes: tuple[int, ...], card: CardSpec) -> bytes:
-    return encode(compile_kernel(replace(region, limits=limits_of(region, sizes)), card))
+    limited = replace(region, limits=limits_of(region, sizes))
+    return encode(compile_kernel(limited, card, timer=card_timer(card)))
 
 
 def _replayed(

@@ -17,6 +17,7 @@ from openspyre.compiler.pipeline import plan_kernel
 from openspyre.ir.kernel import Kernel
 from openspyre.ir.text import print_kernel
 from openspyre.runtime.cache import Kind, ProgramCache
+from openspyre.runtime.clock import card_timer
 from openspyre.spec import CardSpec
 
 _IMPORTED = "imported"
@@ -29,7 +30,12 @@ def show_stages(kernel: Kernel, card: CardSpec, kept: ProgramCache | None) -> No
     """
     stages = [(_IMPORTED, print_kernel(kernel))]
     try:
-        plan_kernel(kernel, card, lambda name, k: stages.append((name, print_kernel(k))))
+        plan_kernel(
+            kernel,
+            card,
+            lambda name, k: stages.append((name, print_kernel(k))),
+            timer=card_timer(card),
+        )
     finally:
         text = "\n".join(stage_lines(stages)) + "\n"
         if kept is None or _is_new(stages[0][1], text, kept):

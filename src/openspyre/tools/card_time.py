@@ -10,11 +10,11 @@ from dataclasses import dataclass, fields, replace
 import torch
 
 from openspyre.card.report import Bounds, bounds
-from openspyre.compiler.emit import emit
 from openspyre.compiler.least_work import Work, least_work
-from openspyre.compiler.pipeline import plan_kernel
+from openspyre.compiler.pipeline import compile_kernel
 from openspyre.ir.kernel import Kernel
 from openspyre.runtime.check import proved
+from openspyre.runtime.clock import card_timer
 from openspyre.runtime.sources import SectionShares, cycles_by_owner, shared_sections
 from openspyre.spec import CardSpec
 from openspyre.tools.forward import Change, forward_traced
@@ -177,8 +177,8 @@ def _compiled(kernel: Kernel, card: CardSpec, layers: str) -> _Compiled:
     def whose(source: str) -> str:
         return owner(source, layers)
 
-    planned = plan_kernel(kernel, card, keep)
-    program = proved(emit(planned, card), kernel, card, {})
+    program = compile_kernel(kernel, card, keep, card_timer(card))
+    program = proved(program, kernel, card, {})
     sources = {op.name: op.source or op.name for op in canonical[0].ops}
     work: defaultdict[str, Work] = defaultdict(Work)
     for name, done in least_work(canonical[0], card).items():

@@ -12,10 +12,10 @@ from rich.table import Table
 
 from openspyre.card.activity import lines
 from openspyre.compiler.alternatives import Choice, Place, StepChoices, places, step_choices
-from openspyre.compiler.pipeline import plan_kernel
+from openspyre.compiler.pipeline import Planned, planned
 from openspyre.errors import SpyreError
-from openspyre.ir.kernel import Kernel
 from openspyre.ir.text import parse_kernel
+from openspyre.runtime.clock import card_timer
 from openspyre.runtime.saved import SavedKernel, Use
 from openspyre.runtime.traced import Tracer
 from openspyre.spec import CardSpec
@@ -62,9 +62,10 @@ def _kernel(kernel: SavedKernel, use: Use, tracer: Tracer, card: CardSpec) -> di
     variant = kernel.variants[use.variant]
     limits = dict(zip(region.symbols, zip(variant.low, variant.high, strict=True), strict=True))
     try:
-        plan = plan_kernel(replace(region, limits=limits), card)
+        plan = planned(replace(region, limits=limits), card, timer=card_timer(card))
     except SpyreError as error:  # a saved kernel that this version refuses
-        return entry | {"problem": str(error), "layouts": {}, "steps": [], "residency": []}
+        nothing: dict[str, Any] = {"layouts": {}, "ways": [], "steps": [], "residency": []}
+        return entry | {"problem": str(error)} | nothing
     return entry | {"problem": ""} | _plan(plan, card)
 
 
@@ -73,10 +74,20 @@ def _line(source: str, cycles: float, limiting: str) -> dict[str, Any]:
     return {"place": place, "code": code, "cycles": round(cycles, 1), "limiting": limiting}
 
 
-def _plan(plan: Kernel, card: CardSpec) -> dict[str, Any]:
+def _plan(found: Planned, card: CardSpec) -> dict[str, Any]:
+    plan = found.kernel
     return {
+        "ways": [
+            {
+                "way": tried.way,
+                "cycles": tried.cycles,
+                "problem": tried.problem,
+                "taken": tried.way == found.way,
+            }
+            for tried in found.tried
+        ],
         "layouts": {name: list(layout.order) for name, layout in plan.layouts.items()},
-        "steps": [_step(choices) for choices in step_choices(plan, card)],
+        "steps": [_step(choices) for choices in step_choices(plan, card, ring=found.ring)],
         "residency": [_place(place) for place in places(plan, card)],
     }
 
@@ -140,11 +151,18 @@ def _head(kernel: dict[str, Any]) -> Iterator[str]:
         yield f"  {where}: {line['cycles']:,.0f} cycles, limited by {line['limiting']}"
     if kernel["hints"]:
         yield f"  you fixed {', '.join(kernel['hints'])}"
+    if len(kernel["ways"]) > 1:
+        yield f"  planned {'; '.join(map(_way, kernel['ways']))}"
     if kernel["problem"]:
         yield f"  this version cannot plan it: {kernel['problem']}"
     if kernel["layouts"]:
         orders = (f"{n} {'-'.join(map(str, order))}" for n, order in kernel["layouts"].items())
         yield f"  layouts (dims from outer to stick): {', '.join(orders)}"
+
+
+def _way(tried: dict[str, Any]) -> str:
+    took = tried["problem"] or f"{tried['cycles']:,.0f} cycles"
+    return f"{tried['way']}: {took}{' (taken)' if tried['taken'] else ''}"
 
 
 def _places(kernel: dict[str, Any]) -> Iterator[str]:

@@ -28,6 +28,7 @@ from openspyre.ir.kernel import Kernel
 from openspyre.ir.program import Program
 from openspyre.ir.text import parse_kernel, print_kernel
 from openspyre.ir.text_program import print_program
+from openspyre.runtime.clock import card_timer
 from openspyre.runtime.places import split_place
 from openspyre.runtime.saved import Run, SavedKernel, Span, Use
 from openspyre.runtime.traced import Tracer, card_of
@@ -200,7 +201,8 @@ def plan_text(kernel: SavedKernel, use: Use, card: CardSpec) -> str:
     region: Kernel = parse_kernel(kernel.text)
     limits = dict(zip(region.symbols, zip(variant.low, variant.high, strict=True), strict=True))
     try:
-        return print_kernel(plan_kernel(replace(region, limits=limits), card))
+        limited = replace(region, limits=limits)
+        return print_kernel(plan_kernel(limited, card, timer=card_timer(card)))
     except SpyreError as error:  # a saved kernel that this version refuses
         return f"this version cannot plan it: {error}"
 

@@ -9,6 +9,7 @@ from openspyre.compiler.pipeline import compile_kernel
 from openspyre.ir.binary import encode
 from openspyre.ir.kernel import Kernel
 from openspyre.ir.text import print_kernel
+from openspyre.runtime.clock import card_timer
 from openspyre.runtime.saved import Fallback, SavedKernel, Use, Variant
 from openspyre.spec import CardSpec
 from openspyre.tools.card_time import Phase
@@ -54,6 +55,6 @@ def _phases(model: Layered) -> Iterator[Phase]:
 
 
 def _saved(kernel: Kernel, phase: str, card: CardSpec) -> SavedKernel:
-    variant = Variant(encode(compile_kernel(kernel, card)), (), ())
+    variant = Variant(encode(compile_kernel(kernel, card, timer=card_timer(card))), (), ())
     use = Use(0, (), 1, 0.0, 1, {})
     return SavedKernel(f"{phase} {kernel.name}", print_kernel(kernel), (variant,), (use,))
