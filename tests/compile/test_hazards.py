@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from openspyre.compiler.timed import Timer
 from openspyre.errors import BrokenInvariant
 from openspyre.ir.kernel import Kernel
 from openspyre.ir.program import Copy, Program, TileLoop, Vec
@@ -146,8 +147,8 @@ def test_hazards_are_told_in_the_users_words(name: str, monkeypatch: pytest.Monk
     function, damage, message = CASES[name]
     right = programs.compile_kernel
 
-    def damaged(kernel: Kernel, card: CardSpec) -> Program:
-        return damage(right(kernel, card))
+    def damaged(kernel: Kernel, card: CardSpec, *, timer: Timer) -> Program:
+        return damage(right(kernel, card, timer=timer))
 
     monkeypatch.setattr(programs, "compile_kernel", damaged)
     torch._dynamo.reset()

@@ -33,12 +33,12 @@ def dumped_kinds() -> list[str]:
 
 
 def normalized_last(layer: list[str]) -> list[str]:
-    """A layer of the dump as attention is lowered now: the sum of what is stored, and a quotient
-    after the product with V."""
+    """A layer of the dump as attention is lowered now: the sum of what is stored; the quotient is
+    taken where the product with V is put into rows."""
     scores = layer.index("reduce max")
     old = ["reduce max", "reduce sum", "map", "contract"]
     assert layer[scores : scores + 4] == old
-    new = ["reduce max", "map", "reduce sum", "contract", "map"]
+    new = ["reduce max", "map", "reduce sum", "contract"]
     return [*layer[:scores], *new, *layer[scores + 4 :]]
 
 

@@ -232,8 +232,10 @@ def test_data_is_the_same_memory_without_history() -> None:
     x.data = torch.arange(5.0, device="spyre")
     assert x.shape == (5,)
     assert x.requires_grad
+    x.data = torch.zeros(2)  # as module.cpu() moves a parameter
+    assert x.device.type == "cpu"
     with pytest.raises(RuntimeError, match="incompatible tensor type"):
-        x.data = torch.zeros(2)
+        x.data = torch.zeros(2).to_sparse()
 
 
 def test_inference_mode() -> None:

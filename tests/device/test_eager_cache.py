@@ -201,11 +201,11 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
     seen: list[Kernel] = []
     compiled = programs.compile_kernel
 
-    def compile_small(kernel: Kernel, card: Any) -> Any:
+    def compile_small(kernel: Kernel, card: Any, **how: Any) -> Any:
         seen.append(kernel)
         if any(high > 1000 for _, high in kernel.limits.values() if high < 1 << 30):
             raise Unsupported("the op", why="it is too large")
-        return compiled(kernel, card)
+        return compiled(kernel, card, **how)
 
     monkeypatch.setattr(programs, "compile_kernel", compile_small)
     return seen

@@ -12,7 +12,7 @@ openspyre.require()
 from openspyre.runtime import programs
 from openspyre.runtime.launch import load_kernel
 calls, compiled = [], programs.compile_kernel
-programs.compile_kernel = lambda *given: (calls.append(1), compiled(*given))[1]
+programs.compile_kernel = lambda *given, **more: (calls.append(1), compiled(*given, **more))[1]
 pick = load_kernel("""kernel pick
 symbols n
 arguments table ids y
