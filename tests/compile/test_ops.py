@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from openspyre.compiler.canonical import canonicalize
-from openspyre.ir.kernel import Kind
+from openspyre.ir.kernel import Kind, walk
 from openspyre.spec import SPYRE_CARD_V1
 from tests.compile.comparing import compare, kernels_in, same, tensor
 
@@ -260,6 +260,16 @@ def test_scores_of_a_block_are_made_ahead_only_if_lx_holds_both(tokens: int, ahe
     cut = canonicalize(kernel, SPYRE_CARD_V1)
     products = [n for n, op in enumerate(cut.ops) if op.kind is Kind.CONTRACT]
     assert (products[1] == products[0] + 1) == ahead
+
+
+def test_what_makes_queries_walks_their_blocks() -> None:
+    q, k, v = (tensor(1, 1024, 16, dtype=torch.float16, seed=n) for n in range(3))
+    attend = attended("causal")
+    code = compare(lambda q, k, v, m: attend(q.sin(), k, v, m), q, k, v, torch.zeros(()), wide=True)
+    (kernel,) = kernels_in(code)
+    maps = [op for op in canonicalize(kernel, SPYRE_CARD_V1).ops if op.kind is Kind.MAP]
+    (made,) = (op for op in maps if any(getattr(n, "op", "") == "sin" for n in walk(op.body)))
+    assert [d.extent.constant for d in made.dims] == [8, 128, 16]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)

@@ -42,6 +42,7 @@ def canonicalize(kernel: Kernel, card: CardSpec) -> Kernel:
     for change in CHANGES:
         kernel = change(kernel)
     kernel = cut_masked_rows(read_where_it_lies(kernel, card), card)
+    kernel = take_dims_apart(kernel)  # blocks of rows walk tensors of all rows
     kernel = share_transcendentals(cut_scans(kernel, card), card)
     kernel = narrow_rows(cut_rows(share_reductions(kernel, card), card), card)
     return bring_together(name_dims(kernel))
