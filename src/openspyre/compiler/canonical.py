@@ -41,8 +41,10 @@ def canonicalize(kernel: Kernel, card: CardSpec) -> Kernel:
     """The same values from an equal kernel in canonical form."""
     for change in CHANGES:
         kernel = change(kernel)
-    kernel = cut_masked_rows(read_where_it_lies(kernel, card), card)
-    kernel = take_dims_apart(kernel)  # blocks of rows walk tensors of all rows
+    kernel = read_where_it_lies(kernel, card)
+    cut = cut_masked_rows(kernel, card)
+    if cut is not kernel:  # blocks of rows walk tensors of all rows
+        kernel = take_dims_apart(cut)
     kernel = share_transcendentals(cut_scans(kernel, card), card)
     kernel = narrow_rows(cut_rows(share_reductions(kernel, card), card), card)
     return bring_together(name_dims(kernel))
