@@ -162,6 +162,26 @@ op turn map i0:3 i1:2*n
     assert kinds(kernel) == [Kind.MAP, Kind.MAP]
 
 
+@pytest.mark.parametrize("group", [2, 4, 8, 16])
+def test_a_stack_behind_a_view_becomes_pieces(group: int) -> None:
+    """`stack((a, b), 1).view(-1, group)`: dims of the view say which part a point lies in."""
+    at, flat = f"({group}*i1 + i2) % 8", f"{group}*i1 + i2"
+    place = f"4*(({at}) // 4) + 4*(({flat}) // 8) + ({flat}) % 4"
+    kernel = same_values(
+        parse_kernel(f"""
+kernel stack
+arguments a b y
+input a: f16[3, 8]
+input b: f16[3, 8]
+output y: f16[3, {16 // group}, {group}]
+op stack map i0:3 i1:{16 // group} i2:{group}
+  y[i0, i1, i2] <- where(idx[{at}]:i32 < 4:i32, a?[i0, {place}], b?[i0, {place} - 4])
+""")
+    )
+    assert guarded(kernel) == 0
+    assert Kind.GATHER not in kinds(kernel)
+
+
 def test_a_guard_that_no_single_dim_explains_stays() -> None:
     kernel = parse_kernel("""
 kernel diagonal

@@ -122,6 +122,8 @@ CHANGES: tuple[Callable[[Kernel], Kernel], ...] = (
     fold_scalars,
     split_pieces,
     split_dims,
+    split_pieces,  # a condition may decide one of two dims that were one
+    split_dims,
     fold_scalars,
     settle_kinds,
     compute_indices,

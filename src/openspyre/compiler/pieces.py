@@ -89,7 +89,25 @@ def _conditions(op: Op, facts: Facts) -> Iterator[tuple[Expr, str]]:
         if isinstance(node, Call) and node.op in _COMPARISONS:
             left, right = as_expr(node.args[0], facts), as_expr(node.args[1], facts)
             if left is not None and right is not None:
-                yield left - right, node.op
+                yield _quotient(left - right, node.op, facts)
+
+
+def _quotient(difference: Expr, comparison: str, facts: Facts) -> tuple[Expr, str]:
+    """The condition without what cannot decide it: `64*b + j < 64` with j < 64 is `b < 1`."""
+    match comparison:
+        case "lt" | "ge":
+            below, name = difference, comparison
+        case "le" | "gt":
+            below, name = difference - 1, {"le": "lt", "gt": "ge"}[comparison]
+        case _:
+            return difference, comparison
+    factors = {abs(factor) for terms, factor in below.terms if terms}
+    for size in sorted(factors - {1}, reverse=True):
+        whole = Expr(tuple((terms, f // size) for terms, f in below.terms if f // size))
+        low, high = facts.interval(below - whole * size)
+        if 0 <= low and high < size:
+            return whole, name
+    return difference, comparison
 
 
 def _bound(difference: Expr, comparison: str, dim: Dim, others: frozenset[str]) -> Expr | None:
