@@ -44,6 +44,34 @@ def test_pointwise_floats(name: str, dtype: torch.dtype) -> None:
     compare(POINTWISE[name], tensor(3, 70, dtype=dtype), wide=True)
 
 
+QUOTIENTS = {
+    "constant": lambda x: x / 127.5,
+    "reciprocal": lambda x: 1 / x,
+    "zero": lambda x: x / 0.0,
+    "bool": lambda x: (x > 0) / 3,
+    "no mode": lambda x: torch.div(x, 0.3, rounding_mode=None),
+    "truncated": lambda x: torch.div(x, 0.1, rounding_mode="trunc"),
+    "floor": lambda x: torch.div(x, 0.1, rounding_mode="floor"),
+}
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTS], ids=str)
+@pytest.mark.parametrize("name", QUOTIENTS)
+def test_quotients_are_rounded_once(name: str, dtype: torch.dtype) -> None:
+    """Inductor multiplies by a constant's reciprocal on devices that are not the CPU."""
+    x = (tensor(9, 70) * 10).round()
+    x = (x / 10 if dtype.is_floating_point else x).to(dtype)
+    compare(QUOTIENTS[name], x, tolerance={"rtol": 0, "atol": 0})
+
+
+def test_scales_of_rows_are_divided_by_exactly() -> None:
+    def quantized(x: torch.Tensor) -> torch.Tensor:
+        return torch.round(x * (1 / (x.abs().amax(-1, keepdim=True) / 127.5)))
+
+    compare(quantized, tensor(9, 70), tolerance={"rtol": 0, "atol": 0})
+    compare(lambda x: torch.div(x, 7, rounding_mode="trunc"), torch.arange(-50, 50))
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_pointwise_shapes(shape: tuple[int, ...]) -> None:
     compare(lambda x, y: F.gelu(x) * y + 1, tensor(*shape), tensor(*shape, seed=1))

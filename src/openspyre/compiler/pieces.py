@@ -94,19 +94,16 @@ def _conditions(op: Op, facts: Facts) -> Iterator[tuple[Expr, str]]:
 
 def _quotient(difference: Expr, comparison: str, facts: Facts) -> tuple[Expr, str]:
     """The condition without what cannot decide it: `64*b + j < 64` with j < 64 is `b < 1`."""
-    match comparison:
-        case "lt" | "ge":
-            below, name = difference, comparison
-        case "le" | "gt":
-            below, name = difference - 1, {"le": "lt", "gt": "ge"}[comparison]
-        case _:
-            return difference, comparison
+    strict = {"lt": "lt", "ge": "ge", "le": "lt", "gt": "ge"}.get(comparison)
+    if strict is None:
+        return difference, comparison
+    below = difference - (comparison in ("le", "gt"))
     factors = {abs(factor) for terms, factor in below.terms if terms}
     for size in sorted(factors - {1}, reverse=True):
         whole = Expr(tuple((terms, f // size) for terms, f in below.terms if f // size))
         low, high = facts.interval(below - whole * size)
-        if 0 <= low and high < size:
-            return whole, name
+        if low >= 0 and high < size:
+            return whole, strict
     return difference, comparison
 
 

@@ -72,6 +72,8 @@ def register() -> None:
         (aten.avg_pool2d_backward.default, functools.partial(averaged_backward, 2)),
         (aten.avg_pool3d_backward.default, functools.partial(averaged_backward, 3)),
         (aten.var_mean.correction, var_mean),
+        (aten.div.Tensor, quotient),
+        (aten.true_divide.Tensor, quotient),
         (aten.div.Tensor_mode, divided),
         (aten.div.Scalar_mode, divided),
     ):
@@ -110,13 +112,40 @@ def on_card(*boxes: Any) -> bool:
     return any(d is not None and d.type == "spyre" for d in devices)
 
 
+def quotient(a: Box, b: Any) -> Box:
+    """The rounded quotient; stock multiplies by a constant's reciprocal, rounded before."""
+    if not on_card(a, b):
+        return None
+    kind = ELEMENTWISE_TYPE_PROMOTION_KIND.INT_TO_FLOAT
+    return _pointwise(lambda x, y: ops.truediv(x, y), a, b, kind)
+
+
 def divided(a: Box, b: Any, *, rounding_mode: str | None = None) -> Box:
     """Floor division as torch has it; stock takes the floor of the quotient: 1 // 0.1 is 9."""
-    if rounding_mode != "floor" or not on_card(a, b):
+    if not on_card(a, b):
         return None
-    kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+    match rounding_mode:
+        case "floor":
+            kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+            return _pointwise(lambda x, y: ops.floordiv(x, y), a, b, kind)
+        case "trunc" if not _whole(a) or not _whole(b):
+            return lowerings[aten.trunc](quotient(a, b))
+        case None:
+            return quotient(a, b)
+        case _:
+            return None
+
+
+def _whole(number: Any) -> bool:
+    dtype = number.get_dtype() if isinstance(number, ir.IRNode) else torch.result_type(number, 0)
+    return not dtype.is_floating_point
+
+
+def _pointwise(
+    function: Callable[[Any, Any], Any], a: Box, b: Any, kind: ELEMENTWISE_TYPE_PROMOTION_KIND
+) -> Box:
     operands, _ = transform_args([a, b], {}, True, kind, False)
-    return make_pointwise(lambda x, y: ops.floordiv(x, y))(*operands)
+    return make_pointwise(function)(*operands)
 
 
 def var_mean(x: Box, axis: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
