@@ -78,6 +78,7 @@ setup(
     package_data={
         "openspyre": ["py.typed"],
         "openspyre.frontend": ["package_calls.h"],
+        "openspyre.hf": ["downloads.toml", "tiny.toml"],
         "openspyre.tools": ["page.css", "page.js"],
     },
     ext_modules=[

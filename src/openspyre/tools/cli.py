@@ -13,6 +13,7 @@ from openspyre.runtime.cache import Contents, chosen_cache
 from openspyre.settings import settings
 from openspyre.tools.estimate import estimate
 from openspyre.tools.machine import doctor, info
+from openspyre.tools.models import models
 from openspyre.tools.replay import replay
 from openspyre.tools.report import capture, explain, report
 from openspyre.tools.scripts import SCRIPT, told
@@ -30,7 +31,7 @@ JSON_OBJECT = typer.Option("--json", help="Print a JSON object.")
 
 for command in (report, capture, explain):
     app.command(context_settings=SCRIPT)(command)
-for other in (replay, estimate, info, smi, doctor):
+for other in (replay, estimate, info, smi, doctor, models):
     app.command()(other)
 app.add_typer(cache_commands, name="cache")
 app.add_typer(weights_commands, name="weights")

@@ -1,0 +1,180 @@
+"""`spyre models`: tiny models are tried, and a trial sees what is wrong with one."""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import openspyre
+from openspyre.hf.coverage import Plan, answer, surveyed
+from openspyre.hf.outcomes import Lane, Outcome, State, read
+from openspyre.hf.recipes import recipes
+from openspyre.hf.shares import shares, uses, weighted_types
+from openspyre.hf.tiny_inputs import inputs_of
+from openspyre.hf.tiny_judge import Allowed, allowed, flipped, judged
+from openspyre.hf.tiny_model import build, model_types
+from openspyre.hf.tiny_trial import tried
+from openspyre.tools.cli import app
+from openspyre.tools.models import report
+from openspyre.tools.models_page import page
+from tests.models import faults
+
+openspyre.require()
+
+
+# --- trials ---------------------------------------------------------------------------------------
+
+
+def test_an_encoder_is_right_both_ways() -> None:
+    stages: list[str] = []
+    found = tried("bert", lambda stage, _: stages.append(stage))
+    assert found.state is State.RIGHT, found
+    assert (found.kind, found.dtype, found.generated) == ("encoder", "float16", False)
+    assert found.compiled is not None
+    assert found.compiled.graphs == 1
+    assert 0 < found.compiled.worst < 1
+    assert stages[:2] == ["build", "CPU"]
+    assert stages[-1] == "compiled: forward"
+
+
+def test_a_decoder_generates() -> None:
+    found = tried("llama", _silent, lanes=("eager",))
+    assert found.state is State.RIGHT, found
+    assert (found.kind, found.generated) == ("decoder", True)
+
+
+@pytest.mark.parametrize("fault", [faults.no_rotation, faults.one_weight_row])
+def test_a_planted_fault_is_wrong(fault: object) -> None:
+    found = tried("llama", _silent, lanes=("eager",), fault=fault)  # type: ignore[arg-type]
+    assert found.state is State.WRONG
+    assert found.eager is not None
+    assert "off by" in found.eager.reason
+
+
+def test_what_raises_is_told_with_stage_op_and_kernel() -> None:
+    found = tried("bert", _silent, lanes=("eager",), fault=faults.raises)
+    assert found.state is State.RAISED
+    assert found.eager is not None
+    assert found.eager.failure is not None
+    failure = found.eager.failure
+    assert (failure.stage, failure.op, failure.kernel) == ("eager: move", "aten::planted", "k7")
+    assert failure.text == "RuntimeError: aten::planted cannot be lowered in kernel k7"
+
+
+def test_what_the_cpu_cannot_run_is_skipped_with_its_reason() -> None:
+    assert tried("encoder-decoder", _silent).reason.startswith("CannotBuild: it is no model")
+    found = tried("timm_backbone", _silent)
+    assert found.state is State.SKIPPED
+    assert "timm" in found.reason
+
+
+def test_a_process_that_dies_costs_one_type(tmp_path: Path) -> None:
+    plan = Plan(250, kept=tmp_path, fault="tests.models.faults:dies", commit="c0ffee")
+    (dead,) = surveyed(["bert"], plan)
+    assert dead.eager is not None
+    assert dead.eager.reason == "eager: move: the process died of SIGABRT"
+    assert (dead.model, dead.commit) == ("BertForMaskedLM", "c0ffee")
+    # What is kept is taken.
+    (again,) = surveyed(["bert"], Plan(1, kept=tmp_path, resume=True))
+    assert again == dead
+
+
+def test_a_process_that_hangs_costs_its_time_limit() -> None:
+    mine, theirs = multiprocessing.Pipe(duplex=False)
+    so_far = Outcome("bert", kind="encoder", eager=Lane(State.RIGHT))
+    said = {"stage": "compiled: forward", "so far": so_far.as_dict()}
+    theirs.send_bytes(json.dumps(said).encode())
+    hung = answer(mine, None, "bert", 0.2)
+    assert hung.state is State.RAISED
+    assert hung.eager == so_far.eager
+    assert hung.compiled is not None
+    assert hung.compiled.reason == "compiled: forward: it did not end within 0.2 s"
+    theirs.send_bytes(json.dumps({"stage": "CPU", "so far": Outcome("bert").as_dict()}).encode())
+    assert answer(mine, None, "bert", 0.2).reason == "CPU: it did not end within 0.2 s"
+
+
+def _silent(stage: str, found: Outcome) -> None:
+    pass
+
+
+# --- what is right --------------------------------------------------------------------------------
+
+
+def test_bounds_come_from_the_cpus_own_rounding() -> None:
+    exact = torch.linspace(-1, 1, 100)
+    bounds = allowed([exact], [[exact + 0.01]], torch.float16)
+    assert bounds.decides
+    assert not judged([exact + 0.039], [exact], bounds).problem
+    assert judged([exact + 0.041], [exact], bounds).problem.startswith("output 0 is off by 0.041")
+    assert not allowed([exact], [[exact + 0.2]], torch.float16).decides  # all would pass
+    assert not allowed([exact], [[exact * torch.inf]], torch.float16).decides
+
+
+def test_places_of_nan_and_infinity_and_shapes_count() -> None:
+    exact = torch.tensor([1.0, math.nan, math.inf])
+    loose = Allowed((9.0,), True)
+    assert not judged([exact.clone()], [exact], loose).problem
+    for other in ([math.nan, math.nan, math.inf], [1.0, 1.0, math.inf], [1.0, math.nan, -math.inf]):
+        assert judged([torch.tensor(other)], [exact], loose).problem
+    assert "instead of" in judged([exact[:2]], [exact], loose).problem
+    assert "instead of" in judged([], [exact], loose).problem
+
+
+def test_tokens_may_flip_only_where_rounding_moves_them() -> None:
+    exact = torch.tensor([[[1.0, 0.9, 0.0]], [[1.0, 0.0, 0.0]]])
+    other = torch.tensor([[[0.9, 1.0, 0.0]], [[0.0, 1.0, 0.0]]])
+    assert flipped(other, exact, [exact + 0.06]) == [True, False]
+    assert flipped(exact, exact, [exact]) == []
+
+
+def test_weights_let_positions_show() -> None:
+    tiny = build("llama", recipes())
+    calls = inputs_of(tiny.model, recipes(), recipes().of("llama"))
+    with torch.no_grad():
+        before = tiny.model(**calls.forward).logits
+        faults.no_rotation(tiny.model)
+        after = tiny.model(**calls.forward).logits
+    assert (after - before).abs().max() > 0.1 * before.std()
+
+
+# --- recipes, shares, output ----------------------------------------------------------------------
+
+
+def test_recipes_and_shares_name_types_that_there_are() -> None:
+    known = set(model_types())
+    assert set(recipes().types) <= known
+    assert set(weighted_types()) <= known
+    assert len(known) > 500
+    for use in uses():
+        assert use.need < sum(use.shares.values()) <= 100
+
+
+def test_outcomes_survive_json_and_the_page_names_what_is_wrong() -> None:
+    right = Outcome("bert", kind="encoder", eager=Lane(State.RIGHT), compiled=Lane(State.RIGHT))
+    wrong = Outcome("gpt2", kind="decoder", eager=Lane(State.WRONG, "output 0 is off by 3"))
+    slow = Outcome("opt", eager=Lane(State.FALLBACKS, fallbacks={"aten::nonzero": 2}))
+    skipped = Outcome("detr", reason="no timm | here")
+    found = [right, wrong, slow, skipped]
+    assert [read(json.loads(json.dumps(one.as_dict()))) for one in found] == found
+    embedding, generative = shares(found)
+    assert (embedding.tried, embedding.right, embedding.alone) == (71.4, 71.4, 71.4)
+    assert (generative.tried, generative.right, generative.alone) == (8.6, 2.8, 0.0)
+    text = page(found)
+    assert "- wrong: output 0 is off by 3: gpt2 (eager)" in text
+    assert "- on the CPU: aten::nonzero: opt (eager)" in text
+    assert "- no timm / here: detr" in text
+    assert report(found)["states"]["eager"] == {
+        "right": 1, "right with fallbacks": 1, "wrong": 1
+    }  # fmt: skip
+
+
+def test_an_unknown_type_is_a_line() -> None:
+    result = CliRunner().invoke(app, ["models", "no_such_type"])
+    assert result.exit_code == 2
+    assert "there is no model type no_such_type" in result.output
