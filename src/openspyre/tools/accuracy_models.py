@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 
 from openspyre.errors import SpyreError
+from openspyre.hf.code_files import module_of_file
 from openspyre.hf.weights import fetch
 from openspyre.tools.accuracy import Inputs
 
@@ -53,8 +53,8 @@ def load_subject(name: str, *, batch: int, length: int, seed: int) -> Subject:
 def _from_script(path: Path) -> Subject:
     if not path.is_file():
         raise SpyreError(f"there is no script {path}")
-    made = runpy.run_path(str(path))
-    model, inputs = made.get("model"), made.get("inputs")
+    made = module_of_file(path)
+    model, inputs = getattr(made, "model", None), getattr(made, "inputs", None)
     if not isinstance(model, torch.nn.Module) or inputs is None:
         raise SpyreError(
             f"{path} defines no model and inputs",

@@ -11,6 +11,7 @@ import typer
 import openspyre
 from openspyre.runtime.cache import Contents, chosen_cache
 from openspyre.settings import settings
+from openspyre.tools.adapt import adapt_commands
 from openspyre.tools.estimate import estimate
 from openspyre.tools.machine import doctor, info
 from openspyre.tools.models import models
@@ -35,6 +36,7 @@ for other in (replay, estimate, info, smi, doctor, models):
     app.command()(other)
 app.add_typer(cache_commands, name="cache")
 app.add_typer(weights_commands, name="weights")
+app.add_typer(adapt_commands, name="adapt")
 
 
 @app.command()
