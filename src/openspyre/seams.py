@@ -228,6 +228,25 @@ TOOLS: tuple[Seam, ...] = (
     ),
 )
 
+# --- hf: adapters and their proof -------------------------------------------------------------
+HF: tuple[Seam, ...] = (
+    Seam(
+        "torch.utils._python_dispatch:TorchDispatchMode",
+        "tells the ATen ops of a forward, and gives float64 where a model's code asks for float32",
+        "when torch makes the mode public",
+    ),
+    Seam(
+        "torch.fx.experimental.proxy_tensor:make_fx",
+        "a replacement as ATen calls, to be compared as a formula",
+        "when torch.export takes functions",
+    ),
+    Seam(
+        "torch._decomp:core_aten_decompositions",
+        "the same in few ops",
+        "when torch.export takes functions",
+    ),
+)
+
 # --- ci: PyTorch's own test material -----------------------------------------------------------
 CI: tuple[Seam, ...] = (
     Seam(
@@ -247,4 +266,4 @@ CI: tuple[Seam, ...] = (
     ),
 )
 
-SEAMS = FRONTEND + DEVICE + TOOLS + CI
+SEAMS = FRONTEND + DEVICE + TOOLS + HF + CI

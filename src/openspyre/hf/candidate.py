@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from openspyre.hf.code_files import module_of_file
-from openspyre.hf.formulas import as_plain, formula_of
 from openspyre.hf.judging import Result, called
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -31,6 +30,8 @@ def main() -> int:
         return _refused(f"the code raises {type(error).__name__}: {error}")
     if not callable(replacement):
         return _refused("the code defines no function `replacement`")
+    from openspyre.hf.formulas import as_plain, formula_of  # loads much, which code may not reach
+
     answers = [
         _plain(called(replacement, tuple(args), kwargs, getattr(torch, dtype)))
         for dtype, args, kwargs in asked["calls"]

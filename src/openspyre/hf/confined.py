@@ -85,7 +85,7 @@ def run_confined(
     except subprocess.TimeoutExpired:
         process.kill()
         code = process.wait()
-    for thread in (output, errors):
+    for thread in (feeder, output, errors):
         thread.join(_GRACE)
     problem = ""
     if output.over or errors.over:
@@ -99,8 +99,8 @@ def run_confined(
 def _feed(pipe: IO[bytes] | None, data: bytes) -> None:
     assert pipe is not None
     try:
-        pipe.write(data)
-        pipe.close()
+        with pipe:
+            pipe.write(data)
     except OSError:
         return  # who does not read its input may still answer
 
@@ -115,7 +115,11 @@ class _Reader(threading.Thread):
 
     def run(self) -> None:
         assert self.pipe is not None
-        while part := os.read(self.pipe.fileno(), 1 << 16):
+        with self.pipe:
+            self._read(self.pipe)
+
+    def _read(self, pipe: IO[bytes]) -> None:
+        while part := os.read(pipe.fileno(), 1 << 16):
             self.data += part[: self.most - len(self.data)]
             if len(self.data) >= self.most and not self.over:
                 self.over = True

@@ -224,7 +224,7 @@ class Proposals:
         yield from checks
         if not all(check.passed for check in checks):
             return
-        checks = [*self.claims.controls(answers), *self._formula_checks(formulas)]
+        checks = [*self.claims.controls(answers), *self.formula_checks(formulas)]
         yield from checks
         if self.check is not None and all(check.passed for check in checks):
             with tempfile.TemporaryDirectory(prefix="spyre-trial-") as other:
@@ -253,7 +253,8 @@ class Proposals:
             refused = "the replacement did not answer all calls"
         return answers, formulas, refused
 
-    def _formula_checks(self, formulas: Sequence[Formula]) -> Iterator[Check]:
+    def formula_checks(self, formulas: Sequence[Formula]) -> Iterator[Check]:
+        """One check for each case: the formula is the original's, and does not call it."""
         packet = self.adapter.gap.op.rpartition("::")[2].split(".")[0].lstrip("_")
         for case, formula in zip(self.adapter.cases, formulas, strict=True):
             used = {str(call[1]).removeprefix("aten.").split(".")[0] for call in formula.calls}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -55,7 +56,8 @@ def _gap(adapter: Adapter, dtype: torch.dtype) -> str:
         return f"{name}: " + "; ".join(f"{op} on the CPU: {reasons.get(op, '')}" for op in fell)
     if isinstance(got, str):
         return f"{name}: it does not compile: {got}"
-    wrong = problem(got, expected, exact, condition(function, args, kwargs, dtype, wide))
+    moves = partial(condition, function, args, kwargs, dtype, wide)
+    wrong = problem(got, expected, exact, moves)
     return f"{name}: it is wrong: {wrong}" if wrong else ""
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ from openspyre.hf.adapters import (
     replaced_by,
 )
 from openspyre.hf.formulas import Formula, formula_of
-from openspyre.hf.judging import Result, called, condition, problem, same_values
+from openspyre.hf.judging import Moves, Result, called, condition, problem, same_values
 from openspyre.hf.proof_inputs import FLOATS, Instance, formula_call, instances
 from openspyre.hf.symbolic import compared
 from openspyre.hf.trials import tried
@@ -95,7 +96,7 @@ class _Claim:
     module: nn.Module | None
     original: Result
     exact: Result
-    moves: Sequence[Tensor]
+    moves: Moves
 
 
 class Claims:
@@ -122,7 +123,7 @@ class Claims:
         function = original_of(self.adapter, wide)
         exact = called(function, args, kwargs, torch.float64)
         if not isinstance(exact, str):
-            moves = condition(function, args, kwargs, call.dtype, wide)
+            moves = cache(partial(condition, function, args, kwargs, call.dtype, wide))
             self.claims.append(_Claim(call, module, original, exact, moves))
 
     @property

@@ -135,7 +135,7 @@ def _random(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generat
     return torch.randn(shape, dtype=torch.float64, generator=generator)
 
 
-def _spread(low: float, high: float, *, signs: bool = True) -> Values:
+def _spread(low: float, high: float) -> Values:
     """Magnitudes between powers of two, equally often each; `low`, `high`: shares of the range."""
 
     def values(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> Tensor:
@@ -143,9 +143,17 @@ def _spread(low: float, high: float, *, signs: bool = True) -> Values:
         drawn = torch.rand(shape, dtype=torch.float64, generator=generator)
         size = torch.exp2(top * (low + (high - low) * drawn))
         sign = torch.randint(0, 2, shape, generator=generator) * 2 - 1
-        return size * sign if signs else size
+        return size * sign
 
     return values
+
+
+def _tiny(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    """Magnitudes from the root of the smallest normal number down to subnormal ones."""
+    bottom = math.log2(torch.finfo(dtype).tiny)
+    drawn = torch.rand(shape, dtype=torch.float64, generator=generator)
+    sign = torch.randint(0, 2, shape, generator=generator) * 2 - 1
+    return torch.exp2(bottom * (0.5 + 0.52 * drawn)) * sign
 
 
 def _with_one(value: float | None) -> Values:
@@ -173,7 +181,7 @@ VALUES: Mapping[str, Values] = {
     "equal": lambda shape, *_: torch.full(shape, 0.75, dtype=torch.float64),
     "wide": _spread(-0.12, 0.12),
     "large": _spread(0.12, 0.24),
-    "tiny": _spread(-0.9, -0.3),
+    "tiny": _tiny,
     "one huge": _with_one(None),
     "one NaN": _with_one(math.nan),
     "one inf": _with_one(math.inf),
