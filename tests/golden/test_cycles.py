@@ -63,6 +63,32 @@ op b contract i0:M i1:12800 | r0:4096
 op y map i0:M i1:12800
   y[i0, i1] <- (a[i0, i1] * b[i0, i1])
 """
+WINDOW = """
+kernel window
+arguments q k v y
+input q: f16[32, 4096, 128]
+input k: f16[32, 4096, 128]
+input v: f16[32, 4096, 128]
+output y: f16[32, 4096, 128]
+local s: f32[32, 4096, 4096]
+local m: f32[32, 4096, 1]
+local e: f16[32, 4096, 4096]
+local l: f32[32, 4096, 1]
+local a: f32[32, 4096, 128]
+op s contract i0:32 i1:4096 i2:4096 | r0:128
+  s[i0, i1, i2] <- q[i0, i1, r0] * k[i0, i2, r0]
+op m reduce i0:32 i1:4096 | r0:4096
+  m[i0, i1, 0] <- max: where(SEEN(r0), s[i0, i1, r0], -inf)
+op e map i0:32 i1:4096 i2:4096
+  e[i0, i1, i2] <- exp(where(SEEN(i2), s[i0, i1, i2], -inf) - m[i0, i1, 0])
+op l reduce i0:32 i1:4096 | r0:4096
+  l[i0, i1, 0] <- sum: e[i0, i1, r0]
+op a contract i0:32 i1:4096 i2:128 | r0:4096
+  a[i0, i1, i2] <- e[i0, i1, r0] * v[i0, r0, i2]
+op y map i0:32 i1:4096 i2:128
+  y[i0, i1, i2] <- (a[i0, i1, i2] / l[i0, i1, 0])
+"""
+SEEN = r"(idx[\1] <= idx[i1]) & (idx[\1] > idx[i1 - 1024])"
 SUM = """
 kernel sum
 arguments x y
@@ -94,6 +120,7 @@ def cases() -> dict[str, Kernel]:
         )
     for m in (512, 1024):  # one core's panels of both weights fit LX once, not twice
         found[f"gated_{m}x12800x4096"] = parse_kernel(GATED.replace("M", str(m)))
+    found["window_1024_of_4096"] = parse_kernel(re.sub(r"SEEN\((\w+)\)", SEEN, WINDOW))
     found["sum_1048576"] = parse_kernel(SUM)
     return found
 

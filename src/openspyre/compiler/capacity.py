@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import merge
+from itertools import islice
 
 from openspyre.compiler.axes import largest_part, step_ops
 from openspyre.compiler.bounds import highest
 from openspyre.compiler.cost import Inner, Tiling, Work, local_sizes
 from openspyre.compiler.step_work import StepWork, StepWorks, split_of
 from openspyre.compiler.tiles import Buffering, lx_peak
-from openspyre.compiler.tilings import BUFFERINGS, panels, tilings, timed
+from openspyre.compiler.tilings import BUFFERINGS, panels, smallest_first, tilings, timed
 from openspyre.compiler.work import Works
 from openspyre.ir.kernel import Dim, Division, Kernel, Kind, Loop, Op, Step
 from openspyre.spec import CardSpec
@@ -79,6 +80,15 @@ def fitting(kernel: Kernel, seen: StepWork) -> Iterator[Fitted]:
     """
     ways = (_fitting(kernel, one) for one in (seen, seen.alone) if one is not None)
     yield from merge(*ways, key=lambda found: found.cycles)
+
+
+def fits(kernel: Kernel, card: CardSpec, step: Step, work: Work, division: Division) -> bool:
+    """Whether tile loops let a step fit LX with a division."""
+    seen = StepWork(step, division, work, card, None)
+    tried = islice(smallest_first(work, split_of(step, division), card), _MOST_TRIED)
+    return any(
+        _fits(kernel, with_loops(step, work, *loops), seen, Buffering.NONE) for loops in tried
+    )
 
 
 def _fitting(kernel: Kernel, seen: StepWork) -> Iterator[Fitted]:

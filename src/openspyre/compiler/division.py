@@ -12,6 +12,7 @@ from functools import partial
 from math import prod
 
 from openspyre.compiler.agreed import Agreed, agree
+from openspyre.compiler.capacity import fits
 from openspyre.compiler.cost import AS_FAST, Split, Work, best_splits
 from openspyre.compiler.segments import step_keys
 from openspyre.compiler.step_work import whole_works
@@ -65,24 +66,24 @@ def _agreed(kernel: Kernel, works: Works, *, ring: bool) -> Agreed:
     card = works.card
     for (step, key), work in zip(step_keys(kernel), whole_works(kernel, works), strict=True):
         if key not in done:
-            done[key] = soonest_division(step, work, card)
+            done[key] = soonest_division(kernel, step, work, card)
         chosen[step.name], all_works[step.name], keys[step.name] = done[key], work, key
-    choices = partial(divisions, card=card)
+    choices = partial(divisions, kernel, card=card)
     return agree(replace(kernel, divisions=chosen), all_works, keys, card, choices, ring=ring)
 
 
 def soonest_division(
-    step: Step, work: Work, card: CardSpec, among: Sequence[Split] | None = None
+    kernel: Kernel, step: Step, work: Work, card: CardSpec, among: Sequence[Split] | None = None
 ) -> Division:
     """The first of `divisions`."""
-    return divisions(step, work, card, among)[0]
+    return divisions(kernel, step, work, card, among)[0]
 
 
 def divisions(
-    step: Step, work: Work, card: CardSpec, among: Sequence[Split] | None = None
+    kernel: Kernel, step: Step, work: Work, card: CardSpec, among: Sequence[Split] | None = None
 ) -> list[Division]:
     """Those worth a look, each with the tile loops that suit it best: the fastest first, of equal
-    ones the best balanced.
+    ones the best balanced. The first one fits LX, if any does.
 
     Args:
         among: the splits to choose from, if not from all.
@@ -96,7 +97,9 @@ def divisions(
     timed.sort(key=lambda way: max(way[0], least))
     rest = [(time, split) for time, split in best if (time, split) not in tiled]
     rest.sort(key=lambda way: way[0])
-    return [division_along(step, work, split) for _, split in (*timed, *rest)]
+    found = [division_along(step, work, split) for _, split in (*timed, *rest)]
+    first = next((x for x in found if fits(kernel, card, step, work, x)), found[0])
+    return [first, *(x for x in found if x is not first)]
 
 
 def division_along(step: Step, work: Work, split: Split) -> Division:

@@ -158,7 +158,7 @@ def _division(
         )
     found = dict.fromkeys(_with(split, parts) for split in splits(work, card))
     fitting = [split for split in found if prod(split) <= card.cores]
-    return soonest_division(step, work, card, fitting)
+    return soonest_division(kernel, step, work, card, fitting)
 
 
 def _with(split: Split, parts: Mapping[int, int]) -> Split:

@@ -34,6 +34,7 @@ _RESULT_SHARE = 4  # a result larger than this part of LX is made in tiles of tw
 _PANEL_SHARE = 8  # a panel of a right operand takes at most this part of LX
 _SMALL_PANEL_SHARE = 48  # where larger ones leave too little to others
 _STICK = 64  # points: tiles of a lane dim are whole sticks of every dtype
+_UNFIT = 1e15  # cycles: longer than any step takes
 _STEPS = 6  # halvings of an axis that is tiled with another
 
 
@@ -55,7 +56,7 @@ def tilings(work: Work, split: Split, card: CardSpec) -> list[Tiled]:
     """All that may fit LX, with every way of buffering, the fastest first."""
     found = [
         Tiled(time, loops, inner, buffering)
-        for loops, inner in _tilings(work, split, card)
+        for _, loops, inner in _tilings(work, split, card)
         for time, buffering in timed(work, split, card, loops, inner)
     ]
     return sorted(found, key=lambda tiled: tiled.cycles)
@@ -71,14 +72,22 @@ def timed(
 
 
 def least_cycles(work: Work, split: Split, card: CardSpec) -> float:
-    """Time of a split with the tile loops that suit it best; the fewest if none may fit."""
+    """Time of a split with the tile loops that suit it best; more than that of any other split if
+    none may fit.
+    """
     times = (
         time
-        for loops, inner in _tilings(work, split, card)
+        for _, loops, inner in _tilings(work, split, card)
         for time, _ in timed(work, split, card, loops, inner)
     )
     least = min(times, default=None)
-    return roughly(work, split, card) if least is None else least
+    return _UNFIT + roughly(work, split, card) if least is None else least
+
+
+def smallest_first(work: Work, split: Split, card: CardSpec) -> list[tuple[Tiling, Inner]]:
+    """The tile loops with which a split may fit LX: over shared axes, and of single ops."""
+    found = sorted(_tilings(work, split, card), key=lambda tiled: tiled[0])
+    return [(loops, inner) for _, loops, inner in found]
 
 
 def panels(work: Work, tiles: Sequence[int], card: CardSpec, share: int = _PANEL_SHARE) -> Inner:
@@ -121,22 +130,24 @@ def _panels_cycles(op: OpWork, sizes: Sequence[int], dim: int, tile: int) -> flo
     return op.cost(cut).moved[number].server * -(-sizes[dim] // tile)
 
 
-def _tilings(work: Work, split: Split, card: CardSpec) -> Iterator[tuple[Tiling, Inner]]:
+def _tilings(work: Work, split: Split, card: CardSpec) -> Iterator[tuple[int, Tiling, Inner]]:
+    """Tile loops, and the bytes of LX that they take at least."""
     local = local_sizes(work, split)
     sizes = {a: list(_tiles(n, work.granules[a])) for a, n in enumerate(local) if n > 1}
     for loops in _loops(work, local, sizes, card):
         tiles = list(local)
         for axis, tile in loops:
             tiles[axis] = min(tile, local[axis])
-        if prod(tiles) * work.point_bytes > card.lx_usable:
+        own = prod(tiles) * work.point_bytes
+        if own > card.lx_usable:
             continue
-        for inner in _streams(work, panels(work, tiles, card)):
-            if _least_lx(work, tiles, loops, inner, card) <= card.lx_usable:
-                yield loops, inner
-        if 2 * prod(tiles) * work.point_bytes > card.lx_usable:
-            inner = panels(work, tiles, card, _SMALL_PANEL_SHARE)
-            if inner and _least_lx(work, tiles, loops, inner, card) <= card.lx_usable:
-                yield loops, inner
+        ways = list(_streams(work, panels(work, tiles, card)))
+        if 2 * own > card.lx_usable and (small := panels(work, tiles, card, _SMALL_PANEL_SHARE)):
+            ways.append(small)
+        for inner in ways:
+            least = _least_lx(work, tiles, loops, inner, card)
+            if least <= card.lx_usable:
+                yield least, loops, inner
 
 
 def _tiles(whole: int, granule: int) -> Iterator[int]:
@@ -190,27 +201,34 @@ def _reduced_tiles(op: OpWork) -> Iterator[tuple[int, int]]:
 
 
 def _least_lx(work: Work, tiles: Sequence[int], loops: Tiling, inner: Inner, card: CardSpec) -> int:
-    """Bytes that the hungriest op of a step needs, at least."""
-    most = 0
+    """Bytes that a step needs, at least: operands that stand before its loops live through all of
+    them, beside what its hungriest op needs.
+    """
+    before: dict[object, int] = {}
+    most = int(prod(tiles) * work.point_bytes)
     for phase in work.phases:
-        sizes = _sizes(phase, tiles)
-        result = prod(sizes[: phase.op.parallel])
         own = inner.get(phase.op.name, ())
-        looped = {axis for axis, _ in loops}
-        whole = list(sizes)
-        total = 4 * result if any(d >= phase.op.parallel for d, _ in own) else 0
+        whole = _sizes(phase, tiles)
+        sizes = list(whole)
         for dim, tile in own:
             sizes[dim] = min(sizes[dim], tile)
+        summed = any(d >= phase.op.parallel for d, _ in own)
+        total = 4 * prod(whole[: phase.op.parallel]) if summed else 0
         for number, axes in phase.flows:
             flow = phase.op.flows[number]
             depth = max((d for d, (a, _) in enumerate(loops, 1) if a in axes), default=0)
-            own_too = any(d in flow.dims for d, _ in own) and not flow.store
-            if own_too and stands_before(flow, whole, [(a, 2) for a, _ in loops[depth:]], card):
-                total += flow.lx_bytes * prod(whole[d] for d in flow.dims) * (2 if depth else 1)
-                continue
-            again = axes & looped or any(d in flow.dims for d, _ in own)
-            points = prod(sizes[d] for d in flow.dims)
-            slots = 2 if again and not flow.store else 1
-            total += flow.lx_bytes * points * slots
+            deep = any(d in flow.dims for d, _ in own)
+            counts = sizes
+            if deep and not flow.store:
+                again = [(a, 2) for a, _ in loops[depth:]]
+                if stands_before(flow, whole, again, card):
+                    deep, counts = False, whole
+            slots = 2 if (depth or deep) and not flow.store else 1
+            each = flow.lx_bytes * prod(counts[d] for d in flow.dims) * slots
+            if flow.store or deep or depth == len(loops):
+                total += each
+            else:
+                part = flow.tensor, flow.origin, axes
+                before[part] = max(each, before.get(part, 0))
         most = max(most, total)
-    return most
+    return most + sum(before.values())

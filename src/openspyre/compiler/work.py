@@ -41,6 +41,7 @@ class Flow:
 
     Attributes:
         dims: positions (among the op's dims) of those it depends on, as they lie in LX.
+        origin: the element of the tensor where it begins.
         pitches: bytes from one point to the next in device memory, for each of `dims`.
         shared: cores that need the same bytes can share one request.
         role: "a" or "b" for operands of PT.
@@ -48,6 +49,7 @@ class Flow:
     """
 
     tensor: str
+    origin: Expr
     element: int
     dims: tuple[int, ...]
     pitches: tuple[int, ...]
@@ -274,6 +276,7 @@ class OpWork:
         dims = sorted((d for d in order if d in pitches), key=lambda d: d == lane)
         return Flow(
             access.tensor,
+            at.offset,
             element,
             tuple(self.places[d] for d in dims),
             tuple(pitches[d] for d in dims),
