@@ -373,15 +373,18 @@ class _Packer:
         self.fitting: dict[object, bool] = {}
 
     def slower(self, number: int, found: Sequence[Tile], offered: str) -> bool:
-        """Whether tiles of a step have fewer slots than without what is on offer."""
+        """Whether operands of a step have fewer slots than without what is on offer, or come in
+        parts from device memory that came whole."""
         before = self.placed(number)
-        slots = [
-            {(t.tensor, t.slots) for t in tiles if t.content is Content.OPERAND}
-            - {(offered, n) for n in (1, 2)}
-            for tiles in (found, before)
-            if tiles is not None
-        ]
-        return len(slots) < 2 or slots[0] != slots[1]
+        if before is None:
+            return True
+        had = {(t.tensor, n): t for n, t in _operands(before) if t.tensor != offered}
+        for n, tile in _operands(found):
+            old = had.get((tile.tensor, n))
+            fetched = number in self.far.get(tile.tensor, ())
+            if old is not None and (tile.slots < old.slots or (tile.depth > old.depth and not fetched)):
+                return True
+        return False
 
     def offer(self, lies: LxTensor, first: int, last: int, far: frozenset[int]) -> None:
         """Keeps a tensor if it fits; `far` are steps that fetch it from other cores."""
@@ -471,6 +474,15 @@ class _Packer:
             for tile, offset in zip(tiles, offsets, strict=True):
                 size = tile.bytes * tile.slots
                 yield tile.name, Residency(Space.LX, offset, size, number, number)
+
+
+def _operands(tiles: Sequence[Tile]) -> Iterator[tuple[int, Tile]]:
+    """Those that are loaded, with a number that tells tiles of one tensor apart."""
+    seen: dict[str, int] = defaultdict(int)
+    for tile in tiles:
+        if tile.content is Content.OPERAND:
+            yield seen[tile.tensor], tile
+            seen[tile.tensor] += 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ def step_tiles(
     """
     room = card.lx_usable - taken
     begins = units_begin(step_ops(kernel, step))
-    for whole in (card, None):
+    for whole in (replace(card, lx_usable=room), None):
         tight: StepTiles | None = None
         for buffering in Buffering:
             plan = _Builder(kernel, step, division, kept, buffering, whole).plan()
