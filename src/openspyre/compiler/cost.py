@@ -327,7 +327,8 @@ def _phase(
         tiles[a] if a >= 0 else n for a, n in zip(phase.axes, phase.op.sizes, strict=True)
     )
     again = tuple(phase.op.flows[n].tensor in reread for n, _ in phase.flows) if outer else ()
-    key = (phase.axes, phase.flows, phase.fetched, split, sizes, tuple(outer), own, again)
+    room = card.lx_usable if own and outer else 0  # decides what is loaded whole
+    key = (phase.axes, phase.flows, phase.fetched, split, sizes, tuple(outer), own, again, room)
     found = phase.op.phases.get(key)
     if found is None:
         found = _phase_cost(phase, split, list(sizes), outer, own, card, reread)
