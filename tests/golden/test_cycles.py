@@ -89,6 +89,26 @@ op y map i0:32 i1:4096 i2:128
   y[i0, i1, i2] <- (a[i0, i1, i2] / l[i0, i1, 0])
 """
 SEEN = r"(idx[\1] <= idx[i1]) & (idx[\1] > idx[i1 - 1024])"
+SWIGLU = """
+kernel swiglu
+arguments x g u d z
+input x: f16[512, 4096]
+input g: f16[12800, 4096]
+input u: f16[12800, 4096]
+input d: f16[4096, 12800]
+output z: f16[512, 4096]
+local a: f16[512, 12800]
+local b: f16[512, 12800]
+local y: f16[512, 12800]
+op a contract i0:512 i1:12800 | r0:4096
+  a[i0, i1] <- x[i0, r0] * g[i1, r0]
+op b contract i0:512 i1:12800 | r0:4096
+  b[i0, i1] <- x[i0, r0] * u[i1, r0]
+op y map i0:512 i1:12800
+  y[i0, i1] <- ((a[i0, i1] * sigmoid(a[i0, i1])) * b[i0, i1])
+op z contract i0:512 i1:4096 | r0:12800
+  z[i0, i1] <- y[i0, r0] * d[i1, r0]
+"""
 SUM = """
 kernel sum
 arguments x y
@@ -121,6 +141,7 @@ def cases() -> dict[str, Kernel]:
     for m in (512, 1024):  # one core's panels of both weights fit LX once, not twice
         found[f"gated_{m}x12800x4096"] = parse_kernel(GATED.replace("M", str(m)))
     found["window_1024_of_4096"] = parse_kernel(re.sub(r"SEEN\((\w+)\)", SEEN, WINDOW))
+    found["swiglu_512x4096x12800"] = parse_kernel(SWIGLU)
     found["sum_1048576"] = parse_kernel(SUM)
     return found
 

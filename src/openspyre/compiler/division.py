@@ -12,6 +12,7 @@ from functools import partial
 from math import prod
 
 from openspyre.compiler.agreed import Agreed, agree
+from openspyre.compiler.beside import divided_beside
 from openspyre.compiler.capacity import fits
 from openspyre.compiler.cost import AS_FAST, Split, Work, best_splits
 from openspyre.compiler.segments import step_keys
@@ -26,15 +27,21 @@ _MOST_TILED = 6  # splits that are compared with their tile loops
 
 
 def divide(
-    kernel: Kernel, card: CardSpec, *, works: Works | None = None, ring: bool = False
-) -> Kernel:
+    kernel: Kernel, card: CardSpec, *, works: Works | None = None, ring: bool = False,
+    beside: bool = False,
+) -> Kernel:  # fmt: skip
     """Chooses the division of every step.
 
     Args:
         works: see `work.works_of`.
         ring: whether moves on the ring are taken to cost time.
+        beside: whether steps are divided again by what stays in LX beside them.
     """
-    return _agreed(kernel, works_of(kernel, card, works), ring=ring).kernel
+    works = works_of(kernel, card, works)
+    agreed = _agreed(kernel, works, ring=ring).kernel
+    if not beside:
+        return agreed
+    return divided_beside(agreed, works, partial(divisions, kernel, card=card), ring=ring)
 
 
 @dataclass(frozen=True, slots=True)

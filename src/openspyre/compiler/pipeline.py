@@ -143,6 +143,8 @@ def _on(way: Way, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
         run: partial(run, works=way.works, ring=way.ring)
         for run in (divide, divide_as_told, fit_tiles, fit_tiles_as_told)
     }
+    if way.beside:
+        bound[divide] = partial(divide, works=way.works, ring=way.ring, beside=True)
     bound[form_steps] = lambda kernel, card: way.formed
     return tuple((name, bound.get(run, run), check) for name, run, check in stages)
 

@@ -382,7 +382,9 @@ class _Packer:
         for n, tile in _operands(found):
             old = had.get((tile.tensor, n))
             fetched = number in self.far.get(tile.tensor, ())
-            if old is not None and (tile.slots < old.slots or (tile.depth > old.depth and not fetched)):
+            if old is not None and (
+                tile.slots < old.slots or (tile.depth > old.depth and not fetched)
+            ):
                 return True
         return False
 

@@ -94,12 +94,18 @@ class StepWorks:
 
     def divided(self, number: int, division: Division) -> StepWork:
         """The same, were this one step divided otherwise."""
-        step = self.kernel.steps[number]
-        divisions = {**self.kernel.divisions, step.name: division}
-        kernel = replace(self.kernel, divisions=divisions)
+        kernel = self._with(number, division)
+        return self._of(number, kernel, self.staying_if(number, division))
+
+    def staying_if(self, number: int, division: Division) -> dict[str, Stay]:
+        """What may stay in LX, were this one step divided otherwise."""
         own = {n: uses for n, uses in self.uses.items() if any(u.step == number for u in uses)}
         near = {n: stay for n, stay in self.near.items() if n not in own}
-        return self._of(number, kernel, near | staying(kernel, own, self.card))
+        return near | staying(self._with(number, division), own, self.card)
+
+    def _with(self, number: int, division: Division) -> Kernel:
+        step = self.kernel.steps[number]
+        return replace(self.kernel, divisions={**self.kernel.divisions, step.name: division})
 
     def _of(self, number: int, kernel: Kernel, near: Mapping[str, Stay]) -> StepWork:
         step, card, whole = kernel.steps[number], self.card, self.whole[number]
