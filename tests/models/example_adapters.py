@@ -1,6 +1,6 @@
-"""Two worked adapters, of calls and of modules; `spyre adapt check FILE` takes this file.
+"""Worked adapters, of calls and of modules; `spyre adapt check FILE` takes this file.
 
-Neither is needed: our compiler lowers both. Other compilers for the card did not (`pow` of negative
+None is needed: our compiler lowers all. Other compilers for the card did not (`pow` of negative
 numbers came out without its sign; a matrix product with the weight as rows had no layout).
 """
 
@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import AutoModelForMaskedLM
 from transformers.pytorch_utils import Conv1D
 
 from openspyre.hf.adapters import Adapter, Calls, Gap, ModuleClass, Trial
 from openspyre.hf.proof_inputs import Case, Floats
+from openspyre.hf.weights import fetch
 
 
 class Cubic(nn.Module):
@@ -35,6 +37,14 @@ class Cubic(nn.Module):
 
 def cubic() -> tuple[nn.Module, tuple[Tensor]]:
     return Cubic().eval(), (torch.randn(2, 3, 6, generator=torch.Generator().manual_seed(4)),)
+
+
+def albert() -> tuple[nn.Module, dict[str, Tensor]]:
+    """Trained; twelve layers that share their weights."""
+    model = AutoModelForMaskedLM.from_pretrained(fetch("rxnmapper"), dtype=torch.float32)
+    generator = torch.Generator().manual_seed(5)
+    ids = torch.randint(5, model.config.vocab_size, (2, 24), generator=generator)
+    return model.eval(), {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
 def is_cube(base: Any, exponent: Any, **_: Any) -> bool:
@@ -78,4 +88,20 @@ CONV1D = Adapter(
     },
     trials=(Trial("a block with two of them", cubic),),
 )
-ADAPTERS = (POWER, CONV1D)
+
+
+def product(module: nn.Module, x: Tensor) -> Tensor:
+    assert isinstance(module, nn.Linear)
+    return torch.matmul(x, module.weight.mT) + module.bias
+
+
+LINEAR = Adapter(
+    id="linear-as-product",
+    replaces=ModuleClass("torch.nn:Linear", lambda: nn.Linear(5, 4)),
+    replacement=product,
+    gap=Gap("aten.linear.default", "an example for a trained model"),
+    cases=(Case((Floats(("batch", "tokens", 5)),)),),
+    controls={"without its bias": lambda m, x: x @ m.weight.mT},
+    trials=(Trial("ALBERT of rxnmapper", albert, weights="rxnmapper"),),
+)
+ADAPTERS = (POWER, CONV1D, LINEAR)

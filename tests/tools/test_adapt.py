@@ -384,7 +384,7 @@ def test_list_marks_what_is_retired() -> None:
     assert spyre("list").stdout == "no adapters are shipped: stock models run as they are\n"
     assert as_json("list", code=0) == {"adapters": []}
     rows = as_json("list", str(EXAMPLES), code=0)["adapters"]
-    assert [row["state"] for row in rows] == ["retired", "retired"]
+    assert [row["state"] for row in rows] == ["retired", "retired", "retired"]
     assert rows[0]["why"].endswith(f"with openspyre {openspyre.__version__}")
     text = spyre("list", str(EXAMPLES), "--no-probe").stdout
     assert "transformers.pytorch_utils.Conv1D, bridges aten.addmm.default" in text

@@ -50,7 +50,7 @@ class Result:
     shares: bool
 
 
-class _Wide(TorchDispatchMode):
+class Wide(TorchDispatchMode):
     """Inside, what would be made in a narrower floating dtype is made in float64."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ def called(function: Function, args: Any, kwargs: Any, dtype: torch.dtype) -> Re
     own = [_copied(leaf) for leaf in given]
     own_args, own_kwargs = torch.utils._pytree.tree_unflatten(own, form)
     try:
-        with torch.no_grad(), _Wide() if dtype == torch.float64 else nullcontext():
+        with torch.no_grad(), Wide() if dtype == torch.float64 else nullcontext():
             made, shape = tree_flatten(function(*own_args, **own_kwargs))
     except Exception as error:  # of an op, or of anybody's replacement
         text = str(error).strip().splitlines()

@@ -25,10 +25,11 @@ _SIMPLE = 400  # operations of an expression that is compared as such
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`differs`: there is a point where the formulas give different values."""
+    """`differs`: there is a point where the values are not equal; `done`: there are formulas."""
 
     differs: bool
     detail: str
+    done: bool = True
 
 
 class NoFormula(Exception):
@@ -45,7 +46,7 @@ def compared(
     """
     for formula in (original, replacement):
         if formula.problem:
-            return Verdict(False, f"not compared as formulas: {formula.problem}")
+            return Verdict(False, formula.problem, done=False)
     symbols: list[sympy.Symbol] = []
     inputs = [_input(number, shape, symbols) for number, shape in enumerate(shapes)]
     try:
@@ -53,7 +54,7 @@ def compared(
             zip(_evaluated(original, inputs), _evaluated(replacement, inputs), strict=True)
         )
     except NoFormula as error:
-        return Verdict(False, f"not compared as formulas: {error}")
+        return Verdict(False, f"{error} has no formula here", done=False)
     flat = [(a, b) for x, y in pairs for a, b in zip(x.flat, y.flat, strict=True)]
     for number in range(_POINTS):
         at = _point(symbols, number)

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from openspyre import _C
 from openspyre.hf.adapters import Adapter, Applies, Trial, adapted
+from openspyre.hf.judging import Wide
 from openspyre.hf.weights import kept, named
 
 _FACTOR, _ULPS = 2.0, 16.0
@@ -21,8 +22,11 @@ _FACTOR, _ULPS = 2.0, 16.0
 
 @dataclass(frozen=True, slots=True)
 class Tried:
+    """`done`: the model was run."""
+
     passed: bool
     detail: str
+    done: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ class Outputs:
 def tried(adapter: Adapter, trial: Trial) -> Tried:
     """Proves an adapter on a model; a model whose weights are not there is said to be left out."""
     if trial.weights and kept(named(trial.weights)) is None:
-        return Tried(True, f"not run: `spyre weights get {trial.weights}` fetches its weights")
+        return Tried(True, f"`spyre weights get {trial.weights}` fetches its weights", done=False)
     model, inputs = trial.build()
     found = outputs_of(model, inputs, adapter)
     return judged(found, Reference.of(model, inputs), adapter.gap.op)
@@ -97,7 +101,8 @@ class Reference:
     @staticmethod
     def of(model: nn.Module, inputs: Any) -> Reference:
         with torch.no_grad():
-            exact = _floats(_call(copy.deepcopy(model).double(), _to(inputs, torch.float64)))
+            with Wide():
+                exact = _floats(_call(copy.deepcopy(model).double(), _to(inputs, torch.float64)))
             here = _floats(_call(model, inputs))
             card = _floats(_call(copy.deepcopy(model).to("spyre"), _to(inputs, "spyre")))
         return Reference(exact, (here, card))

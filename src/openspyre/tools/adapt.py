@@ -284,6 +284,7 @@ def _proof_lines(proof: Proof) -> Iterator[str]:
     for one in proof.checks:
         refused = "refused as it must be" if one.passed else "NOT REFUSED"
         how = refused if one.stage == "control" else "right" if one.passed else "WRONG"
+        how = how if one.done else "not looked at"
         yield f"  {one.stage:8} {one.name}: {how}; {one.detail}"
 
 
