@@ -16,7 +16,7 @@ from openspyre.hf.adapters import Adapter, Calls, Gap, Trial
 from openspyre.hf.formulas import Formula, formula_of
 from openspyre.hf.probe import probe
 from openspyre.hf.proof import Claims, prove
-from openspyre.hf.proof_inputs import Case, Floats, instances
+from openspyre.hf.proof_inputs import Case, Floats, Integers, instances
 from openspyre.hf.symbolic import compared
 from tests.models.example_adapters import ADAPTERS, POWER, cube, cubic
 
@@ -162,6 +162,16 @@ def test_calls_are_adversarial() -> None:
     assert any(0 < t.abs().min() < 1e-4 for t in finite)
     assert any((t < 0).all() for t in finite)
     assert any((t == 0).all() and t.signbit().all() for t in finite)
+
+
+def test_whole_numbers_reach_their_ends() -> None:
+    case = Case((Integers(("n", 3), 2, 6), Integers(("n",), 0, 2, torch.bool)))
+    numbers, bools = zip(*(call.args for call in instances(case, torch.float64, 0)), strict=True)
+    filled = [t for t in numbers if t.numel()]
+    assert min(int(t.min()) for t in filled) == 2
+    assert max(int(t.max()) for t in filled) == 5
+    for value in (True, False):
+        assert any(t.numel() > 1 and bool((t == value).all()) for t in bools)
 
 
 # --- formulas -------------------------------------------------------------------------------------

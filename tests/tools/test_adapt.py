@@ -197,18 +197,40 @@ def test_a_model_that_lowers_has_none() -> None:
     assert failing_ops(nn.Linear(4, 4), (torch.randn(2, 4),)) == []
 
 
-def test_an_op_of_values_is_found_but_not_drafted_for() -> None:
-    class Places(nn.Module):
-        def forward(self, mask: Tensor) -> Tensor:
-            return torch.nonzero(mask)
+class Places(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[torch.nonzero(x > 0)[:, 0]]
 
-    (one,) = failing_ops(Places(), (torch.tensor([True, False, True]),))
-    assert one.op == "aten::nonzero"
+
+def test_an_op_whose_result_depends_on_values() -> None:
+    """There are no floats among its arguments, and no number of results before it is called."""
+    (one,) = failing_ops(Places(), (torch.tensor([1.0, -1.0, 2.0]),))
+    assert (one.op, one.stage) == ("aten::nonzero", "compiled")
     assert one.calls[0].name == "torch:nonzero"
-    with pytest.raises(SpyreError, match="aten::nonzero"):
-        best([one], "")
-    with pytest.raises(SpyreError, match="no call of aten::nonzero can be replaced and proved"):
-        best([one], "nonzero")
+    claims = Proposals(best([one], "")).claims
+
+    def sorted_places(mask: Tensor) -> Tensor:
+        order = torch.argsort(mask.to(torch.int8), descending=True, stable=True)
+        return order[: int(mask.sum()), None]
+
+    assert claims.refusal(claims.run(sorted_places)) == ""
+    for wrong in (
+        lambda mask: sorted_places(mask).flip(0),
+        lambda mask: sorted_places(mask)[:, 0],
+        lambda mask: sorted_places(mask).int(),
+        lambda mask: torch.arange(len(mask))[:, None],
+    ):
+        assert claims.refusal(claims.run(wrong))
+
+
+def test_what_cannot_be_replaced_as_a_call_is_said() -> None:
+    unknown = FailingOp("aten::made_inside", "compiled", "no lowering", (), 1)
+    with pytest.raises(SpyreError, match="aten::made_inside"):
+        best([unknown], "")
+    with pytest.raises(SpyreError, match="no call of aten::made_inside can be replaced"):
+        best([unknown], "made_inside")
+    with pytest.raises(SpyreError, match="no op other to draft for"):
+        best([unknown], "other")
 
 
 def test_the_brief_says_all(polynomial: FailingOp) -> None:

@@ -277,12 +277,11 @@ def _described(value: Any) -> Any:
 def case_of(call: Call) -> Case | None:
     """The call with sizes that vary: extents that are equal here stay equal, those of 1 stay.
 
-    None if an argument is neither a tensor nor a plain value, or there is no floating tensor.
+    None if an argument is neither a tensor nor a plain value, or there is no tensor.
     """
     leaves = tree_leaves((call.args, dict(call.kwargs)))
     tensors = [leaf for leaf in leaves if isinstance(leaf, Argument)]
-    floats = [t for t in tensors if t.dtype.startswith(("float", "bfloat"))]
-    if any(isinstance(leaf, Repr) for leaf in leaves) or not floats:
+    if any(isinstance(leaf, Repr) for leaf in leaves) or not tensors:
         return None
     names: dict[int, str] = {}
 
@@ -293,9 +292,10 @@ def case_of(call: Call) -> Case | None:
         if not isinstance(value, Argument):
             return value
         shape = tuple(map(size, value.shape))
-        if value in floats:
+        if value.dtype.startswith(("float", "bfloat")):
             return Floats(shape)
-        return Integers(shape, value.low, value.high, getattr(torch, value.dtype))
+        low, high = (0, 2) if value.dtype == "bool" else (value.low, value.high)
+        return Integers(shape, low, high, getattr(torch, value.dtype))
 
     args = tuple(map(spec, call.args))
     return Case(args, {name: spec(value) for name, value in call.kwargs.items()})

@@ -26,7 +26,7 @@ from openspyre.hf.adapters import (
 )
 from openspyre.hf.formulas import Formula, formula_of
 from openspyre.hf.judging import Moves, Result, called, condition, problem, same_values
-from openspyre.hf.proof_inputs import FLOATS, Instance, formula_call, instances
+from openspyre.hf.proof_inputs import FLOATS, Instance, formula_call, has_floats, instances
 from openspyre.hf.symbolic import compared
 from openspyre.hf.trials import tried
 
@@ -116,6 +116,8 @@ class Claims:
             wide = module_of(adapter, _SEED, dtype)
             wide = None if wide is None else wide.double()
             for number, case in enumerate(adapter.cases):
+                if dtype != torch.float64 and not has_floats(case):
+                    continue
                 for call in instances(case, dtype, _SEED + 1000 * number):
                     self._claim(call, module, wide)
 
@@ -159,8 +161,8 @@ class Claims:
             ]
             stage = "float64" if dtype == torch.float64 else "dtypes"
             if not pairs:
-                why = self.refused.get(dtype, "there are no calls")
-                detail = f"the original does not compute in it: {why}"
+                why = self.refused.get(dtype)
+                detail = f"the original does not compute in it: {why}" if why else "no floats"
                 yield Check(stage, name, dtype != torch.float64, detail, done=False)
                 continue
             wrong = next(filter(None, (_wrong(claim, got) for claim, got in pairs)), "")

@@ -22,7 +22,7 @@ class Floats:
 
 @dataclass(frozen=True, slots=True)
 class Integers:
-    """An int64 tensor with values from `low` up to but without `high`; bool with `dtype`."""
+    """A tensor of a whole or bool dtype with values from `low` up to but without `high`."""
 
     shape: tuple[Size, ...]
     low: int
@@ -77,6 +77,11 @@ def formula_call(case: Case) -> Instance:
     return _made(case, "symbols", torch.float64, dict.fromkeys(_names(case), 2), 0, _random)
 
 
+def has_floats(case: Case) -> bool:
+    """Whether a case differs from dtype to dtype."""
+    return any(isinstance(spec, Floats) for spec in (*case.args, *case.kwargs.values()))
+
+
 def _names(case: Case) -> list[str]:
     specs = [s for s in (*case.args, *case.kwargs.values()) if isinstance(s, (Floats, Integers))]
     return list(dict.fromkeys(n for spec in specs for n in spec.shape if isinstance(n, str)))
@@ -117,9 +122,9 @@ def _made(
             case Floats():
                 return strided(values(shape(spec.shape), dtype, generator).to(dtype))
             case Integers(low=low, high=high):
-                drawn = torch.randint(
-                    low, max(high, low + 1), shape(spec.shape), generator=generator
-                )
+                top = low + 1 if about == "zeros" else max(high, low + 1)
+                least = top - 1 if about == "equal" else low
+                drawn = torch.randint(least, top, shape(spec.shape), generator=generator)
                 return strided(drawn.to(spec.dtype))
             case _:
                 return spec

@@ -65,10 +65,10 @@ def outputs_of(model: nn.Module, inputs: Any, adapter: Adapter) -> Outputs:
     fallbacks = Counter(_C.fallbacks())
     with torch.no_grad(), adapted(on_card, None, (counted,)) as applied:
         places = sum(len(one.places) for one in applied.applied)
-        eager = _floats(_call(on_card, given))
+        eager = _tensors(_call(on_card, given))
         replaced = len(calls)
         torch._dynamo.reset()
-        compiled = _floats(_call(torch.compile(on_card), given))
+        compiled = _tensors(_call(torch.compile(on_card), given))
     after = {name: dict(vars(m)) for name, m in on_card.named_modules()}
     same = all(
         "forward" in before[name] or "forward" not in after[name] for name in before
@@ -102,9 +102,9 @@ class Reference:
     def of(model: nn.Module, inputs: Any) -> Reference:
         with torch.no_grad():
             with Wide():
-                exact = _floats(_call(copy.deepcopy(model).double(), _to(inputs, torch.float64)))
-            here = _floats(_call(model, inputs))
-            card = _floats(_call(copy.deepcopy(model).to("spyre"), _to(inputs, "spyre")))
+                exact = _tensors(_call(copy.deepcopy(model).double(), _to(inputs, torch.float64)))
+            here = _tensors(_call(model, inputs))
+            card = _tensors(_call(copy.deepcopy(model).to("spyre"), _to(inputs, "spyre")))
         return Reference(exact, (here, card))
 
 
@@ -116,6 +116,8 @@ def judged(found: Outputs, reference: Reference, op: str) -> Tried:
 
 
 def _problems(found: Outputs, reference: Reference, op: str) -> Iterator[str]:
+    if not reference.exact:
+        yield "the model gives no tensors"
     if not found.places or not found.replaced:
         yield "the model never comes to the replacement"
     packet = op.removeprefix("aten.").split(".")[0]
@@ -130,9 +132,10 @@ def _problems(found: Outputs, reference: Reference, op: str) -> Iterator[str]:
             yield f"{how}: other outputs than the stock model's"
             continue
         for number, error in enumerate(_distances(got, reference.exact)):
-            largest = _size(reference.exact[number])
+            exact = reference.exact[number]
             allowed = _FACTOR * max(one[number] for one in stock)
-            allowed += _ULPS * torch.finfo(torch.float32).eps * largest
+            if exact.is_floating_point():
+                allowed += _ULPS * torch.finfo(torch.float32).eps * _size(exact)
             if not error <= allowed:
                 yield f"{how}: output {number} is {error:.3g} from float64, allowed {allowed:.3g}"
 
@@ -164,6 +167,6 @@ def _to(inputs: Any, where: Any) -> Any:
     return tree_map_only(Tensor, moved, plain)
 
 
-def _floats(outputs: Any) -> tuple[Tensor, ...]:
+def _tensors(outputs: Any) -> tuple[Tensor, ...]:
     leaves = tree_leaves(outputs)
-    return tuple(t.cpu() for t in leaves if isinstance(t, Tensor) and t.is_floating_point())
+    return tuple(t.cpu() for t in leaves if isinstance(t, Tensor))
