@@ -132,11 +132,14 @@ def test_a_forward_of_the_instance_is_put_back(model: Cubic) -> None:
 
 
 def test_a_forward_put_over_ours_stays(model: Cubic) -> None:
-    adapted = adapt(model, adapters=[POWER])
+    seen: list[str] = []
+    adapted = adapt(model, adapters=[noting(POWER, seen)])
     ours = model.forward
     model.forward = later = lambda x: ours(x) + 1  # type: ignore[method-assign, misc]
     adapted.remove()
     assert model.forward is later
+    model(X)
+    assert seen == []
 
 
 def test_a_copy_is_adapted_for_itself(model: Cubic) -> None:

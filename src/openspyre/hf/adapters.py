@@ -192,12 +192,11 @@ class Adapted:
         self, model: nn.Module, applied: Sequence[Applied], passed_over: Mapping[str, str]
     ) -> None:
         self.applied, self.passed_over = tuple(applied), dict(passed_over)
-        self._placed: list[tuple[nn.Module, _Entry]] = []
+        self._placed: list[tuple[AdaptedForward, _Entry]] = []
         for one in self.applied:
             for place in one.places:
-                module, entry = model.get_submodule(place), _Entry(one.adapter)
-                _put(module, entry)
-                self._placed.append((module, entry))
+                entry = _Entry(one.adapter)
+                self._placed.append((_put(model.get_submodule(place), entry), entry))
 
     def remove(self) -> None:
         """Takes the adapters off; everything is as it was. Twice does no harm."""
@@ -346,26 +345,25 @@ class _ReplacedCalls(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _put(module: nn.Module, entry: _Entry) -> None:
+def _put(module: nn.Module, entry: _Entry) -> AdaptedForward:
     forward = vars(module).get("forward")
     if not isinstance(forward, AdaptedForward):
         forward = AdaptedForward(module)
         vars(module)["forward"] = forward
     forward.entries.append(entry)
+    return forward
 
 
-def _take(module: nn.Module, entry: _Entry) -> None:
-    """Takes an entry off; a forward that somebody has put over ours meanwhile stays theirs."""
-    forward = vars(module).get("forward")
-    if not isinstance(forward, AdaptedForward) or entry not in forward.entries:
-        return
+def _take(forward: AdaptedForward, entry: _Entry) -> None:
+    """Takes an entry off; what somebody has put over our forward meanwhile stays theirs."""
     forward.entries.remove(entry)
-    if forward.entries:
+    own = vars(forward.module)
+    if forward.entries or own.get("forward") is not forward:
         return
     if forward.own is None:
-        del vars(module)["forward"]
+        del own["forward"]
     else:
-        vars(module)["forward"] = forward.own
+        own["forward"] = forward.own
 
 
 def original_of(adapter: Adapter, module: nn.Module | None) -> Callable[..., Any]:
