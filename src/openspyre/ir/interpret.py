@@ -17,7 +17,8 @@ import numpy as np
 
 from openspyre.errors import CardError
 from openspyre.ir import ops as forms
-from openspyre.ir.kernel import DType, Space
+from openspyre.ir.elements import decoded, encoded
+from openspyre.ir.kernel import Space
 from openspyre.ir.ops import TABLE, Array
 from openspyre.ir.program import (
     Axis,
@@ -42,7 +43,7 @@ from openspyre.ir.program import (
     VecOp,
     VecOut,
 )
-from openspyre.ir.reference import STORAGE, cast, fp8_codes, fp8_values, widened
+from openspyre.ir.reference import STORAGE, cast, widened
 from openspyre.spec import SPYRE_CARD_V1, CardSpec
 
 _NAMES = MappingProxyType({row.code: row.name for row in TABLE.values()})
@@ -250,13 +251,13 @@ class _Core:
     def read(self, place: Place, axes: Sequence[int]) -> Array:
         """Values of the compute class."""
         memory, at = self.located(place, axes, writes=False)
-        return _decoded(self.raw(memory, at, place.dtype.bytes), place.dtype)
+        return decoded(self.raw(memory, at, place.dtype.bytes), place.dtype)
 
     def write(self, place: Place, axes: Sequence[int], values: Array) -> None:
         memory, at = self.located(place, axes, writes=True)
         size = place.dtype.bytes
         self.raw(memory, at, size)
-        memory[at[..., None] + np.arange(size)] = _encoded(
+        memory[at[..., None] + np.arange(size)] = encoded(
             np.broadcast_to(values, at.shape), place.dtype
         )
 
@@ -283,8 +284,8 @@ class _Core:
             at, value = target[tuple(point)], values[tuple(point)]
             if copy.add:
                 dtype = copy.target.dtype
-                there = _decoded(target_memory[at : at + size], dtype)
-                value = _encoded(there + _decoded(value, dtype), dtype)
+                there = decoded(target_memory[at : at + size], dtype)
+                value = encoded(there + decoded(value, dtype), dtype)
             target_memory[at : at + size] = value
 
     def inside(self, bound: Bound, axes: Sequence[int]) -> Array:
@@ -415,24 +416,3 @@ def _reduced(fold: np.ufunc, values: Array, axes: tuple[int, ...]) -> Array:
     if initial is None:
         return np.asarray(fold.reduce(values, axis=axes, dtype=values.dtype))
     return np.asarray(fold.reduce(values, axis=axes, initial=initial))
-
-
-def _decoded(raw: Array, dtype: DType) -> Array:
-    """Bytes (the last axis) as values of the compute class."""
-    flat = np.ascontiguousarray(raw)
-    if dtype.is_fp8:
-        return fp8_values(flat[..., 0], dtype)
-    if dtype is DType.BF16:
-        bits = flat.view(np.uint16)[..., 0].astype(np.uint32) << 16
-        return bits.view(np.float32)
-    return widened(flat.view(STORAGE[dtype])[..., 0], dtype)
-
-
-def _encoded(values: Array, dtype: DType) -> Array:
-    """The other way, rounding or wrapping."""
-    if dtype.is_fp8:
-        return fp8_codes(np.asarray(values, np.float32), dtype)[..., None]
-    stored = np.ascontiguousarray(cast(values, dtype))
-    if dtype is DType.BF16:
-        stored = (stored.view(np.uint32) >> 16).astype(np.uint16)
-    return stored[..., None].view(np.uint8)

@@ -49,13 +49,18 @@ class Row:
     meaning: Callable[..., Array] | None
 
 
-def _float32(function: Callable[..., Array]) -> Callable[..., Array]:
+@dataclass(frozen=True, slots=True)
+class Rounded:
     """Evaluate in float64 and round once: the value the card's float32 approximates."""
 
-    def wide(*args: Array) -> Array:
-        return np.asarray(function(*(np.asarray(a, np.float64) for a in args))).astype(np.float32)
+    exact: Callable[..., Array]
 
-    return wide
+    def __call__(self, *args: Array) -> Array:
+        found = self.exact(*(np.asarray(a, np.float64) for a in args))
+        return np.asarray(found).astype(np.float32)
+
+
+_float32 = Rounded
 
 
 def _erf(x: Array) -> Array:

@@ -8,8 +8,9 @@ once. Elements that nothing has written are poison (NaN, or the most negative in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -34,7 +35,7 @@ from openspyre.ir.kernel import (
     Tensor,
     operand,
 )
-from openspyre.ir.ops import TABLE, Array
+from openspyre.ir.ops import TABLE, Array, Rounded
 
 STORAGE: Mapping[DType, np.dtype[Any]] = MappingProxyType(
     {
@@ -68,6 +69,7 @@ def evaluate(
     sizes: Mapping[str, int] = MappingProxyType({}),
     *,
     keep_locals: bool = False,
+    numbers: Numbers | None = None,
 ) -> dict[str, Array]:
     """The outputs and mutated inputs of a kernel (with `keep_locals` every local as well).
 
@@ -75,21 +77,115 @@ def evaluate(
         inputs: an array for every input, mutated input and scalar; an output that is given starts
             from it (an output may be written in part).
         sizes: the value of every symbol.
+        numbers: how it computes; by default as the kernel says.
 
     Raises:
         InvalidKernel: an input that is missing or has the wrong shape, an unguarded index that
             leaves its tensor.
         CardError: a lookup outside its range.
     """
+    values: dict[str, Array] = {}
+    for _ in stepped(kernel, inputs, sizes, values, numbers=numbers):
+        pass
+    returned = {Role.OUTPUT, Role.MUTATED} | ({Role.LOCAL} if keep_locals else set())
+    return {name: values[name] for name, t in kernel.tensors.items() if t.role in returned}
+
+
+def stepped(
+    kernel: Kernel,
+    inputs: Mapping[str, ArrayLike],
+    sizes: Mapping[str, int],
+    values: dict[str, Array],
+    *,
+    numbers: Numbers | None = None,
+) -> Iterator[Op]:
+    """Evaluates a kernel op by op: every op is given before it runs.
+
+    Args:
+        values: holds every tensor as the ops so far have left it.
+    """
     missing = [symbol for symbol in kernel.symbols if symbol not in sizes]
     if missing:
         raise InvalidKernel(f"no size for {', '.join(missing)}", why="the kernel's symbols")
-    values = {name: _start(tensor, inputs, sizes) for name, tensor in kernel.tensors.items()}
-    with np.errstate(all="ignore"):
-        for op in kernel.ops:
-            _Nest(kernel, op, values, sizes).run()
-    returned = {Role.OUTPUT, Role.MUTATED} | ({Role.LOCAL} if keep_locals else set())
-    return {name: values[name] for name, t in kernel.tensors.items() if t.role in returned}
+    how = numbers or Numbers()
+    for name, tensor in kernel.tensors.items():
+        values[name] = _start(tensor, inputs, sizes, how)
+    for op in kernel.ops:
+        yield op
+        with np.errstate(all="ignore"):
+            _Nest(kernel, op, values, sizes, how).run()
+
+
+class Numbers:
+    """How a kernel is computed: this one rounds where the kernel says so, and nowhere else."""
+
+    storage: Mapping[DType, np.dtype[Any]] = STORAGE
+
+    def cast(self, values: Array, dtype: DType) -> Array:
+        """Rounds (or wraps) to a dtype."""
+        return cast(values, dtype)
+
+    def widened(self, values: Array, dtype: DType) -> Array:
+        """Stored elements of a dtype as values of its compute class."""
+        return values.astype(self.storage[dtype.compute], copy=False)
+
+    def called(self, meaning: Callable[..., Array], args: list[Array], dtype: DType) -> Array:
+        """The value of an op of the table."""
+        return meaning(*args).astype(self.storage[dtype.compute], copy=False)
+
+    def summed(self, total: Array, spread: Callable[[], Array]) -> Array:
+        """A sum of floats that was taken in float64.
+
+        Args:
+            spread: the root of the sum of the squares of what was added, times that of their count.
+        """
+        return total.astype(self.storage[DType.F32])
+
+
+class Exact(Numbers):
+    """Every float is a float64: what the kernel would compute if nothing were rounded."""
+
+    storage = MappingProxyType(
+        {d: np.dtype(np.float64) if d.is_float else kind for d, kind in STORAGE.items()}
+    )
+
+    def cast(self, values: Array, dtype: DType) -> Array:
+        return values.astype(np.float64) if dtype.is_float else cast(values, dtype)
+
+    def called(self, meaning: Callable[..., Array], args: list[Array], dtype: DType) -> Array:
+        exact = meaning.exact if isinstance(meaning, Rounded) else meaning
+        return np.asarray(exact(*args)).astype(self.storage[dtype.compute], copy=False)
+
+
+class Noisy(Numbers):
+    """Like `Numbers`, but every result of floats is off by as much as a unit of the card may be.
+
+    What differs between two of them is what no comparison can hold against the card.
+    """
+
+    def __init__(self, seed: int, size: float = 2.0**-22) -> None:
+        self._random = np.random.default_rng(seed)
+        self._size = size
+
+    def called(self, meaning: Callable[..., Array], args: list[Array], dtype: DType) -> Array:
+        found = super().called(meaning, args, dtype)
+        if found.dtype.kind != "f" or not isinstance(meaning, (Rounded, np.ufunc)):
+            return found
+        if meaning in _EXACT:
+            return found
+        return found * self._factors(found.shape)
+
+    def summed(self, total: Array, spread: Callable[[], Array]) -> Array:
+        off = spread() * (self._factors(total.shape) - 1)
+        return super().summed(np.where(np.isfinite(off), total + off, total), spread)
+
+    def _factors(self, shape: tuple[int, ...]) -> Array:
+        drawn = self._random.random(shape, np.float32)
+        return np.asarray(1 + np.float32(self._size) * (2 * drawn - 1))
+
+
+# Ops whose results every unit rounds in the same way.
+_EXACT = (np.negative, np.abs, np.minimum, np.maximum, np.floor, np.ceil, np.trunc, np.rint)
 
 
 def cast(values: Array, dtype: DType) -> Array:
@@ -156,15 +252,17 @@ def fp8_values(codes: Array, dtype: DType) -> Array:
     return np.asarray(np.where(codes & 0x80, -size, size), np.float32)
 
 
-def _start(tensor: Tensor, inputs: Mapping[str, ArrayLike], sizes: Mapping[str, int]) -> Array:
+def _start(
+    tensor: Tensor, inputs: Mapping[str, ArrayLike], sizes: Mapping[str, int], numbers: Numbers
+) -> Array:
     shape = tuple(extent.evaluate(sizes) for extent in tensor.shape)
-    dtype = STORAGE[tensor.dtype]
+    dtype = numbers.storage[tensor.dtype]
     given = inputs.get(tensor.name)
     if given is not None:
         array = np.asarray(given)
         if array.shape != shape:
             raise InvalidKernel(f"{tensor.name} has shape {array.shape}", why=f"not {shape}")
-        return cast(array, tensor.dtype).copy()
+        return numbers.cast(array, tensor.dtype).copy()
     if tensor.role in (Role.INPUT, Role.MUTATED, Role.SCALAR):
         raise InvalidKernel(f"no value for the {tensor.role.value} {tensor.name}")
     poison = np.nan if dtype.kind == "f" else False if dtype.kind == "b" else np.iinfo(dtype).min
@@ -184,9 +282,10 @@ class _Nest:
     """One op over its space; every axis of an array is a dim (extent 1: it does not vary)."""
 
     def __init__(
-        self, kernel: Kernel, op: Op, values: dict[str, Array], sizes: Mapping[str, int]
-    ) -> None:
-        self.kernel, self.op, self.values = kernel, op, values
+        self, kernel: Kernel, op: Op, values: dict[str, Array], sizes: Mapping[str, int],
+        numbers: Numbers,
+    ) -> None:  # fmt: skip
+        self.kernel, self.op, self.values, self.numbers = kernel, op, values, numbers
         self.space: tuple[Dim, ...] = op.dims + op.rdims
         self.extents = tuple(dim.extent.evaluate(sizes) for dim in self.space)
         self.axis = {dim.name: axis for axis, dim in enumerate(self.space)}
@@ -308,20 +407,22 @@ class _Nest:
         """A scalar expression over the space, in its compute class."""
         if (known := self.memo.get(id(node))) is not None:
             return known
+        storage = self.numbers.storage
         match node:
             case Load(tensor, index, dtype, guarded):
-                found = self.load(tensor, index, guarded=guarded).astype(STORAGE[dtype], copy=False)
+                found = self.load(tensor, index, guarded=guarded)
+                found = found.astype(storage[dtype], copy=False)
             case Const(value, dtype):
-                found = np.full((1,) * len(self.space), value).astype(STORAGE[dtype])
+                found = np.full((1,) * len(self.space), value).astype(storage[dtype])
             case Index(value, dtype):
-                found = self.index(value).astype(STORAGE[dtype])
+                found = self.index(value).astype(storage[dtype])
             case Call("cast", (arg,), dtype):
-                found = widened(cast(self.value(arg), dtype), dtype)
+                found = self.numbers.widened(self.numbers.cast(self.value(arg), dtype), dtype)
             case Call(op, args, dtype):
                 meaning = TABLE[op].meaning
                 if meaning is None:
                     raise InvalidKernel(f"{op} has no meaning on {len(args)} arguments")
-                found = meaning(*map(self.value, args)).astype(STORAGE[dtype.compute], copy=False)
+                found = self.numbers.called(meaning, [self.value(arg) for arg in args], dtype)
         self.memo[id(node)] = found
         return found
 
@@ -335,11 +436,11 @@ class _Nest:
                 why=f"its shape is {self.values[tensor].shape}, the space {self.extents}",
                 at=self.op.name,
             )
-        return widened(found, self.kernel.tensors[tensor].dtype)
+        return self.numbers.widened(found, self.kernel.tensors[tensor].dtype)
 
     def neutral(self) -> Array:
         """What a reduction over nothing gives."""
-        dtype = STORAGE[self.op.body.dtype.compute]
+        dtype = self.numbers.storage[self.op.body.dtype.compute]
         highest: float = np.inf if dtype.kind == "f" else 1
         lowest: float = -np.inf if dtype.kind == "f" else 0
         if dtype.kind == "i":
@@ -352,9 +453,8 @@ class _Nest:
         axes = tuple(range(len(self.op.dims), len(self.space)))
         reduce = self.reduce_name()
         if values.dtype.kind == "f" and reduce in ("sum", "prod"):
-            return np.asarray(_REDUCE[reduce].reduce(values, axis=axes, dtype=np.float64)).astype(
-                np.float32
-            )
+            total = np.asarray(_REDUCE[reduce].reduce(values, axis=axes, dtype=np.float64))
+            return self.numbers.summed(total, lambda: _spread(values, axes))
         return np.asarray(_REDUCE[reduce].reduce(values, axis=axes, dtype=values.dtype))
 
     def running(self) -> Array:
@@ -393,9 +493,14 @@ class _Nest:
         for axis in range(outer, count):
             if axis not in present:
                 total = total * self.extents[axis]
-        return total.astype(np.float32).reshape(
-            [self.extents[a] if a in present else 1 for a in range(outer)]
-        )
+        shape = [self.extents[a] if a in present else 1 for a in range(outer)]
+
+        def spread() -> Array:
+            squares = np.einsum(operands[0] ** 2, operands[1], operands[2] ** 2, operands[3], kept)
+            points = prod(self.extents[outer:])
+            return np.asarray(np.sqrt(squares * points))
+
+        return self.numbers.summed(total, spread).reshape(shape)
 
     # --- stores ---
 
@@ -404,7 +509,7 @@ class _Nest:
         array = self.values[op.out.tensor]
         dtype = self.kernel.tensors[op.out.tensor].dtype
         extents = self.extents[: len(dims)]
-        stored = np.broadcast_to(cast(values, dtype), extents)
+        stored = np.broadcast_to(self.numbers.cast(values, dtype), extents)
         self.check_lookups(op.out.index)
         if not op.accumulate and not op.lookups and len(dims) == len(self.space):
             view = self.plain_view(array, op.out.index)
@@ -414,7 +519,7 @@ class _Nest:
         places = self.places(array, len(dims), extents)
         flat = array.reshape(-1)
         if op.accumulate:
-            _accumulate(flat, places, stored.reshape(-1), dtype)
+            _accumulate(flat, places, stored.reshape(-1), dtype, self.numbers)
         else:
             flat[places] = stored.reshape(-1)
         self.values[op.out.tensor] = flat.reshape(array.shape)
@@ -433,7 +538,13 @@ class _Nest:
         return np.broadcast_to(flat, extents).reshape(-1)
 
 
-def _accumulate(flat: Array, places: Array, values: Array, dtype: DType) -> None:
+def _spread(values: Array, axes: tuple[int, ...]) -> Array:
+    """How far sums over axes may be off, in units of the last place."""
+    count = prod(values.shape[axis] for axis in axes)
+    return np.asarray(np.sqrt(np.square(values, dtype=np.float64).sum(axis=axes) * count))
+
+
+def _accumulate(flat: Array, places: Array, values: Array, dtype: DType, numbers: Numbers) -> None:
     """Adds in order, rounding after every addition: all first hits, then all second ones, ..."""
     order = np.argsort(places, kind="stable")
     hit = places[order]
@@ -441,5 +552,6 @@ def _accumulate(flat: Array, places: Array, values: Array, dtype: DType) -> None
     rank = np.arange(hit.size) - np.repeat(first, np.diff(np.r_[first, hit.size]))
     for turn in range(int(rank.max()) + 1 if rank.size else 0):
         chosen = order[rank == turn]
-        total = widened(flat[places[chosen]], dtype) + widened(values[chosen], dtype)
-        flat[places[chosen]] = cast(total, dtype)
+        total = numbers.widened(flat[places[chosen]], dtype)
+        total = total + numbers.widened(values[chosen], dtype)
+        flat[places[chosen]] = numbers.cast(total, dtype)
