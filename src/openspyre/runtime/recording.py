@@ -54,16 +54,19 @@ class Recorder:
 
 
 @contextmanager
-def recorded(command: str, inputs: int = 0, wanted: str = "") -> Iterator[Recorder]:
+def recorded(
+    command: str, inputs: int = 0, wanted: str = "", launches: int = 1
+) -> Iterator[Recorder]:
     """Records everything that this process runs on its cards inside the block.
 
     Args:
-        inputs: bytes of memory that may be kept to replay launches; the first launch of every
-            kernel with new sizes is kept while there is room. 0 keeps none.
+        inputs: bytes of memory that may be kept to replay launches; the first launches of every
+            kernel with new sizes are kept while there is room. 0 keeps none.
         wanted: keep launches only of kernels with this in their name.
+        launches: how many launches of a kernel with the same sizes may be kept.
     """
     recorder = Recorder()
-    watch = _Watch(_Keeper(inputs, wanted) if inputs else None)
+    watch = _Watch(_Keeper(inputs, wanted, launches) if inputs else None)
     _C.drain()  # what was launched before does not count
     before, fallbacks = _counts(), Counter(_C.fallbacks())
     refused = {text: len(refused_sizes(text)) for text, _ in kernel_texts()}
@@ -173,10 +176,10 @@ class _Watch:
 class _Keeper:
     """Keeps the memory of launches, before and after; called around every launch."""
 
-    def __init__(self, room: int, wanted: str) -> None:
-        self.room, self.wanted = room, wanted
+    def __init__(self, room: int, wanted: str, most: int) -> None:
+        self.room, self.wanted, self.most = room, wanted, most
         self.kept: dict[Kernel, list[Launch]] = {}
-        self._seen: set[_Key] = set()
+        self._seen: Counter[_Key] = Counter()
         self._regions: dict[Kernel, Region] = {}
         self._open: dict[int, Callable[[], Launch]] = {}  # by thread
 
@@ -186,13 +189,14 @@ class _Keeper:
                 self.kept.setdefault(kernel, []).append(finished())
             return
         key = (kernel, variant, numbers[1])
-        if key in self._seen or self.wanted not in kernel.name:
+        if self._seen[key] == self.most or self.wanted not in kernel.name:
             return
-        self._seen.add(key)
+        self._seen[key] += 1
         self._open[threading.get_ident()] = self._begun(kernel, variant, numbers)
 
     def _begun(self, kernel: Kernel, variant: int, numbers: _Numbers) -> Callable[[], Launch]:
         addresses, sizes, scalars = numbers
+        number = sum(self._seen.values())
         numerics = str(Numerics.of_words(_C.numerics()))
         region = self._region(kernel)
         spans = argument_spans(region, dict(zip(region.symbols, sizes, strict=True)))
@@ -201,7 +205,7 @@ class _Keeper:
         total = sum(high - low for low, high in ranges)
         if total > self.room:
             why = f"its memory has {total} bytes, {self.room} may still be kept"
-            return lambda: Launch(variant, sizes, scalars, (), (), why)
+            return lambda: Launch(variant, sizes, scalars, (), (), why, number=number)
         self.room -= total
         before = [_C.read_memory(low, high - low) for low, high in ranges]
         places = tuple(
@@ -214,7 +218,7 @@ class _Keeper:
                 Block(low % stick, data, _C.read_memory(low, high - low))
                 for (low, high), data in zip(ranges, before, strict=True)
             )
-            return Launch(variant, sizes, scalars, places, blocks, numerics=numerics)
+            return Launch(variant, sizes, scalars, places, blocks, "", numerics, number)
 
         return finished
 

@@ -69,7 +69,7 @@ def replayed(
         raise InvalidRun(f"a block of {kernel.name} has another size after the launch")
     for sizes in kernel.refused:
         yield _refused(kernel, region, sizes, card)
-    launches = {(launch.variant, launch.sizes): launch for launch in kernel.launches}
+    launches = {(one.variant, one.sizes): one for one in reversed(kernel.launches)}
     for use in kernel.uses:
         found = launches.get((use.variant, use.sizes))
         yield _replayed(kernel, region, use, found, card, again=again, debug=debug)

@@ -27,7 +27,7 @@ from openspyre.runtime.host_memory import HOST_SHARE, available_host_memory
 from openspyre.runtime.whole_file import write_whole
 
 MAGIC = b"SPYRERUN"
-VERSION = 3
+VERSION = 4
 _HEAD = struct.Struct("<8sIQQ32s")
 _OF_HEADER = 40  # bytes of objects that one of the header's may become
 _LARGEST_PHASE = 1 << 20
@@ -60,6 +60,7 @@ class Launch:
         arguments: for every tensor the number of its block and where in it element zero lies.
         why_not: why the blocks are not here; empty where they are.
         numerics: what it ran under, as `openspyre.numerics.parse_numerics` reads it.
+        number: its place among the launches of the run that were kept.
     """
 
     variant: int
@@ -69,6 +70,7 @@ class Launch:
     blocks: tuple[Block, ...]
     why_not: str = ""
     numerics: str = "ieee"
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
