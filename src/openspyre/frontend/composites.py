@@ -7,7 +7,8 @@ which `composite_nests.py` lowers to loop nests. Outside a trace it is the stock
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -30,9 +31,8 @@ def register() -> None:
     own = torch.library.Library("spyre", "DEF")
     for name, schema in _SCHEMAS.items():
         own.define(name + schema)
-    own.impl("linear", _eager_linear, "PrivateUse1")
-    own.impl("attention", _eager_attention, "PrivateUse1")
-    own.impl("layer_norm", _eager_layer_norm, "PrivateUse1")
+    for name, eager in EAGER.items():
+        own.impl(name, eager, "PrivateUse1")
     torch.library.register_fake("spyre::linear", _fake_linear)
     torch.library.register_fake("spyre::attention", _fake_attention)
     torch.library.register_fake("spyre::layer_norm", lambda x, *_: x.new_empty(x.shape))
@@ -154,6 +154,12 @@ def _eager_layer_norm(
     x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
     return _stock(aten.layer_norm, x, shape, weight, bias, eps, False).contiguous()
+
+
+EAGER: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
+    {"linear": _eager_linear, "attention": _eager_attention, "layer_norm": _eager_layer_norm}
+)
+"""The own ops by PyTorch's parts, on any device."""
 
 
 def _fake_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

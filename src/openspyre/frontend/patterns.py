@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from openspyre.frontend import kept_graphs
 from openspyre.frontend.eager_call import Form, Inputs, SizeSource, Source
 from openspyre.runtime.cache import Kind, program_cache
 from openspyre.runtime.programs import COMPILER, sources_digest
@@ -116,7 +117,7 @@ def discard(key: str) -> None:
 
 
 def _answers(key: str, asked: Asked) -> list[Answer]:
-    kept = program_cache()
+    kept = None if kept_graphs.wanted() else program_cache()
     data = kept.find(key, Kind.PATTERN) if kept else None
     if data is None:
         return []

@@ -31,7 +31,14 @@ from torch._inductor.utils import get_fused_kernel_name, sympy_product
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
-from openspyre.frontend import ahead, decompositions, device_calls, foreign_dtypes, lowerings
+from openspyre.frontend import (
+    ahead,
+    decompositions,
+    device_calls,
+    foreign_dtypes,
+    kept_graphs,
+    lowerings,
+)
 from openspyre.frontend.hints import hinted, hints_text
 from openspyre.frontend.importer import imported
 from openspyre.frontend.wrapper import SpyreWrapper
@@ -100,7 +107,9 @@ def region_kernel(nodes: Sequence[BaseSchedulerNode], name: str) -> tuple[Region
     local = OrderedSet(
         [b for b in produced if scheduler.can_buffer_be_removed_through_fusion(b, names)]
     )
-    return imported(nodes, local=local, name=name), local
+    kernel = imported(nodes, local=local, name=name)
+    kept_graphs.note(kernel, V.graph)
+    return kernel, local
 
 
 @contextmanager

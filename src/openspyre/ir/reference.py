@@ -108,8 +108,9 @@ def stepped(
     if missing:
         raise InvalidKernel(f"no size for {', '.join(missing)}", why="the kernel's symbols")
     how = numbers or Numbers()
-    for name, tensor in kernel.tensors.items():
-        values[name] = _start(tensor, inputs, sizes, how)
+    with np.errstate(all="ignore"):
+        for name, tensor in kernel.tensors.items():
+            values[name] = _start(tensor, inputs, sizes, how)
     for op in kernel.ops:
         yield op
         with np.errstate(all="ignore"):
@@ -496,7 +497,8 @@ class _Nest:
         shape = [self.extents[a] if a in present else 1 for a in range(outer)]
 
         def spread() -> Array:
-            squares = np.einsum(operands[0] ** 2, operands[1], operands[2] ** 2, operands[3], kept)
+            a, b = (np.square(operands[i], dtype=np.float32) for i in (0, 2))
+            squares = np.einsum(a, operands[1], b, operands[3], kept, optimize=True)
             points = prod(self.extents[outer:])
             return np.asarray(np.sqrt(squares * points))
 

@@ -106,23 +106,25 @@ def _replayed(
         saved = kernel.variants[use.variant].program
         data = _compiled(region, use.sizes, card) if again else saved
         check_program(decode(data), region, [sizes], card)
-        blocks = () if launch is None else launch.blocks
-        memory = sum(len(b.before) for b in blocks) + 256 * len(blocks)
-        pool = decode(data).pool_bytes
-        with _machine(memory + len(data) + pool + _ROOM, card, debug, data) as (machine, loaded):
+        with machine_with(memory_for(launch, data), card, debug, data) as (machine, loaded):
             report = _timed(machine, loaded, decode(data).arguments, use.sizes)
             outcome = replace(outcome, cycles=report.cycles, why_not=why_not)
             if launch is None or why_not:
                 return outcome
-            return _compared(outcome, _run(machine, loaded, launch), launch, region, sizes)
+            return _compared(outcome, blocks_after(machine, loaded, launch), launch, region, sizes)
     except (SpyreError, BrokenInvariant, MemoryError) as error:
         return replace(outcome, problem=str(error), why_not=why_not)
 
 
 @contextmanager
-def _machine(
+def machine_with(
     memory: int, card: CardSpec, debug: DebugMode, data: bytes
 ) -> Iterator[tuple[SoftwareCard, LoadedProgram]]:
+    """A card of its own with so much memory, and a program in it.
+
+    Raises:
+        MemoryError: this host has not that much left.
+    """
     if memory > HOST_SHARE * available_host_memory():
         raise MemoryError(
             f"the launch takes {memory} bytes of memory, which this host has not left"
@@ -135,6 +137,13 @@ def _machine(
             machine.unload(loaded)
 
 
+def memory_for(launch: Launch | None, data: bytes) -> int:
+    """Bytes of device memory that a program and its launch need, and room for slots."""
+    blocks = () if launch is None else launch.blocks
+    needed = sum(len(b.before) for b in blocks) + 256 * len(blocks)
+    return needed + len(data) + decode(data).pool_bytes + _ROOM
+
+
 def _timed(
     machine: SoftwareCard, loaded: LoadedProgram, counts: tuple[int, int, int],
     sizes: tuple[int, ...],
@@ -144,7 +153,7 @@ def _timed(
     return machine.time(loaded, machine.fill(loaded, addresses, sizes, scalars, base))
 
 
-def _run(machine: SoftwareCard, loaded: LoadedProgram, launch: Launch) -> list[bytes]:
+def blocks_after(machine: SoftwareCard, loaded: LoadedProgram, launch: Launch) -> list[bytes]:
     """The blocks after the launch. They lie as they lay, modulo a stick."""
     stick = machine.spec.stick_bytes
     places = []
@@ -159,12 +168,12 @@ def _run(machine: SoftwareCard, loaded: LoadedProgram, launch: Launch) -> list[b
     pool = machine.allocate(loaded.pool_bytes, stick)
     numerics = parse_numerics(launch.numerics)
     arguments = loaded, addresses, launch.sizes, launch.scalars, pool, numerics
-    _interruptible(machine, lambda: machine.launch(*arguments))
+    run_interruptibly(machine, lambda: machine.launch(*arguments))
     blocks = zip(places, launch.blocks, strict=True)
     return [machine.read(address, len(block.after)) for address, block in blocks]
 
 
-def _interruptible(machine: SoftwareCard, launch: Callable[[], None]) -> None:
+def run_interruptibly(machine: SoftwareCard, launch: Callable[[], None]) -> None:
     """A launch on a thread of its own, so that Ctrl-C ends it."""
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(launch)

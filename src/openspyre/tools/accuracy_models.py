@@ -87,16 +87,24 @@ def _from_folder(name: str, folder: Path, batch: int, length: int, seed: int) ->
         raise SpyreError(
             f"the model in {folder} cannot be loaded", why=str(error).splitlines()[0]
         ) from None
-    return Subject(name, model.eval(), _inputs(model, config, batch, length, seed), trained)
+    return Subject(name, model.eval(), random_inputs(model, config, batch, length, seed), trained)
 
 
-def _inputs(model: Any, config: Any, batch: int, length: int, seed: int) -> dict[str, torch.Tensor]:
+def random_inputs(
+    model: Any, config: Any, batch: int, length: int, seed: int
+) -> dict[str, torch.Tensor]:
+    """What a Hugging Face model may be called with.
+
+    Raises:
+        SpyreError: what it takes is not known.
+    """
     generator = torch.Generator().manual_seed(seed)
     if model.main_input_name == "input_ids":
         longest = getattr(config, "max_position_embeddings", None) or length
         count = config.get_text_config().vocab_size
         ids = torch.randint(0, count, (batch, min(length, longest)), generator=generator)
-        return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        both = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        return {**both, "decoder_input_ids": ids[:, :1]} if config.is_encoder_decoder else both
     side = getattr(config, "image_size", None)
     if model.main_input_name == "pixel_values" and isinstance(side, int):
         shape = (batch, getattr(config, "num_channels", 3), side, side)

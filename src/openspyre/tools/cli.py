@@ -12,6 +12,7 @@ import openspyre
 from openspyre.runtime.cache import Contents, chosen_cache
 from openspyre.settings import settings
 from openspyre.tools.adapt import adapt_commands
+from openspyre.tools.diagnose import diagnose
 from openspyre.tools.estimate import estimate
 from openspyre.tools.machine import doctor, info
 from openspyre.tools.models import models
@@ -30,7 +31,7 @@ app = typer.Typer(
 cache_commands = typer.Typer(help="Compiled programs on disk.", no_args_is_help=True)
 JSON_OBJECT = typer.Option("--json", help="Print a JSON object.")
 
-for command in (report, capture, explain):
+for command in (report, capture, explain, diagnose):
     app.command(context_settings=SCRIPT)(command)
 for other in (replay, estimate, info, smi, doctor, models):
     app.command()(other)

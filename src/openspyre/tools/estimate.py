@@ -53,7 +53,7 @@ def estimate(
     means nothing.
     """
     with told("estimate"):
-        asked = _Asked(config, _overrides(override or ()), prefill, decode, batch, dtype)
+        asked = _Asked(config, overrides(override or ()), prefill, decode, batch, dtype)
         card = changed_card(changes or ())
         openspyre.require()
         with progress() as step:
@@ -91,7 +91,8 @@ class _Asked:
             yield Phase("decode", 1, context)
 
 
-def _overrides(texts: Sequence[str]) -> dict[str, Any]:
+def overrides(texts: Sequence[str]) -> dict[str, Any]:
+    """What `--override KEY=VALUE` says, values as JSON where they are."""
     found: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")

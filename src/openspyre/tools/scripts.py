@@ -159,7 +159,7 @@ class Recorded:
 
 def record_script(
     target: str, arguments: Sequence[str] | None, *, module: bool, quiet: bool,
-    inputs: int = 0, wanted: str = "",
+    inputs: int = 0, wanted: str = "", launches: int = 1,
 ) -> Recorded:  # fmt: skip
     """Runs a script and records what it does on the cards.
 
@@ -175,8 +175,8 @@ def record_script(
 
     command = " ".join([*(["-m"] if module else []), target, *(arguments or ())])
     with (
-        _on_stderr() if quiet else nullcontext(),
-        recorded(command, inputs, wanted) as recorder,
+        on_stderr() if quiet else nullcontext(),
+        recorded(command, inputs, wanted, launches) as recorder,
     ):
         ended = run_script(target, arguments or (), module=module)
         recorder.error = ended.error
@@ -184,7 +184,7 @@ def record_script(
 
 
 @contextmanager
-def _on_stderr() -> Iterator[None]:
+def on_stderr() -> Iterator[None]:
     """Inside, stdout is stderr: for Python, for C, and for processes that are started."""
     with ExitStack() as undo:
         with suppress(OSError, ValueError):  # no such descriptors: a test, an embedded Python
