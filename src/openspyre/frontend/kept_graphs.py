@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch._functorch.config
+import torch._inductor.config
 from torch import fx
 
 from openspyre.ir.kernel import Kernel, Op
@@ -37,7 +39,10 @@ def graphs_kept() -> Iterator[None]:
     global _kept
     before, _kept = _kept, {}
     try:
-        with torch._inductor.config.patch(force_disable_caches=True):
+        with (
+            torch._inductor.config.patch(fx_graph_cache=False),
+            torch._functorch.config.patch(enable_autograd_cache=False),
+        ):
             yield
     finally:
         _kept = before

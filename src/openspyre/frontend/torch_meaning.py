@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from openspyre.ir.ops import Array
 
 Values = Mapping[str, Array]
 Sizes = Mapping[str, int]
+_ROOM = 4 << 30
+_READ = (Role.INPUT, Role.MUTATED, Role.SCALAR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class Meaning:
         known = {
             self.nodes[name]: _tensor(given[name], self.nodes[name])
             for name, tensor in kernel.tensors.items()
-            if tensor.role in (Role.INPUT, Role.MUTATED, Role.SCALAR) and name in self.nodes
+            if tensor.role in _READ and name in self.nodes
         }
         written = {op.out.tensor for op in kernel.ops}
         wanted = {n: self._result(n, kernel) for n in written if n in self.nodes}
@@ -51,6 +54,28 @@ class Meaning:
         arrays = {name: found[node].detach().cpu().numpy() for name, node in wanted.items()}
         shapes = {n: tuple(e.evaluate(sizes) for e in kernel.tensors[n].shape) for n in arrays}
         return {n: a for n, a in arrays.items() if a.shape == shapes[n]}
+
+    def code(self, kernel: Kernel) -> tuple[str, tuple[str, ...]]:
+        """The kernel's part of the graph as a `forward` in Python, and what it takes in order.
+
+        Raises:
+            SpyreError: it needs what the kernel does not get.
+        """
+        arguments = [n for n in kernel.arguments if n in self.nodes]
+        taken = [n for n in arguments if kernel.tensors[n].role in _READ]
+        given = [n for n in arguments if kernel.tensors[n].role in (Role.OUTPUT, Role.MUTATED)]
+        part = fx.Graph()
+        copies = {self.nodes[name]: part.placeholder(name) for name in taken}
+        results = [self._result(name, kernel) for name in given]
+        needed = _needed(copies, results)
+        for node in self.graph.graph.nodes:
+            if node not in needed or node in copies:
+                continue
+            if node.op != "call_function":
+                raise SpyreError(f"the graph needs {node.name}, which the kernel does not get")
+            copies[node] = part.node_copy(node, lambda n: copies[n])
+        part.output(tuple(copies[node] for node in results))
+        return str(fx.GraphModule(torch.nn.Module(), part).code).strip(), tuple(taken)
 
     def _result(self, name: str, kernel: Kernel) -> fx.Node:
         """The node that a tensor holds at the end; an input that is written gets a copy of one."""
@@ -83,12 +108,7 @@ def _computed(
     graph: fx.GraphModule, known: Mapping[fx.Node, Any], wanted_nodes: list[fx.Node], sizes: Sizes
 ) -> Mapping[fx.Node, Any]:
     """The values of nodes, and of all that they need."""
-    needed, open_ = set(known), list(wanted_nodes)
-    while open_:
-        node = open_.pop()
-        if node not in needed:
-            needed.add(node)
-            open_ += node.all_input_nodes
+    needed = _needed(known, wanted_nodes)
     runner = _Wide(graph)
     runner.env.update(known)
     for node in graph.graph.nodes:
@@ -103,6 +123,17 @@ def _computed(
             line = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise Unsupported(f"{node.target} on the CPU in float64", why=line) from None
     return runner.env
+
+
+def _needed(known: Collection[fx.Node], wanted_nodes: Sequence[fx.Node]) -> set[fx.Node]:
+    """The nodes that some nodes are made of, down to those that are known."""
+    needed, open_ = set(known), list(wanted_nodes)
+    while open_:
+        node = open_.pop()
+        if node not in needed:
+            needed.add(node)
+            open_ += node.all_input_nodes
+    return needed
 
 
 def _number(node: fx.Node, sizes: Sizes) -> int:
@@ -144,3 +175,48 @@ def _wide(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.is_floating_point():
         return value.double()
     return value
+
+
+def repeated(capture: Path, graph: torch.nn.Module, names: Sequence[str]) -> int:
+    """Compiles a graph for the card, calls it with tensors out of a capture, and judges that.
+
+    Returns 1 where a kernel does not mean what torch computes, else 0. Prints what is wrong.
+
+    Args:
+        names: the tensors of the capture's kernel that the graph takes.
+    """
+    run = read_run(capture)
+    kernel = next(k for k in run.kernels if k.launches)
+    region = parse_kernel(kernel.text)
+    values = launch_values(region, kernel.launches[0])
+    arguments = [_on_card(values, region.tensors[name]) for name in names]
+    with graphs_kept(), recorded("reproduce", _ROOM) as recorder, torch.no_grad():
+        torch._dynamo.reset()
+        torch.compile(graph, dynamic=False)(*arguments)
+        torch.spyre.synchronize()  # type: ignore[attr-defined]
+        return _judged(recorder.run)
+
+
+def _judged(run: Run) -> int:
+    found, worst = diagnosed(run, Judge(card_of(run.card), meaning_of, _unsaid))
+    wrong = [one for one in found if one.fault is Fault.REFERENCE]
+    for one in wrong:
+        print("\n".join([f"{one.kernel}: {one.why}", *map(str, one.wrong)]))
+    if worst is not None and worst[2].culprit is not None:
+        print(f"op {worst[2].culprit.op} from {worst[2].culprit.source}")
+    return 1 if wrong else 0
+
+
+def _on_card(values: LaunchValues, tensor: Tensor) -> Any:
+    """A tensor of a launch as it was, strides included."""
+    given = values.given[tensor.name]
+    if tensor.role is Role.SCALAR:
+        return given.item()
+    dtype = next(theirs for theirs, ours in STORED.items() if ours is tensor.dtype)
+    strides = [stride.evaluate(values.sizes) for stride in tensor.strides]
+    made = torch.empty_strided(given.shape, strides, dtype=dtype, device="spyre")
+    return made.copy_(torch.from_numpy(np.ascontiguousarray(given)).to(dtype))
+
+
+def _unsaid(_: str) -> None:
+    """Tells nobody what is being done."""

@@ -128,6 +128,11 @@ def _seen(target: str, arguments: Sequence[str] | None, asked: _Asked) -> Iterat
 
     with graphs_kept():
         if asked.of_model(target):
+            if arguments:
+                raise SpyreError(
+                    f"{' '.join(arguments)} after the model", why="what follows a script is its own",
+                    hint="options stand before MODEL",
+                )  # fmt: skip
             yield _model_run(target, asked), meaning_of
             return
         recorded = record_script(
