@@ -5,7 +5,7 @@ Of kernels that were made while `kept_graphs.graphs_kept` was in force.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,16 @@ from torch import fx
 
 from openspyre.errors import SpyreError, Unsupported
 from openspyre.frontend import composites
-from openspyre.frontend.kept_graphs import graph_of, symbol_of
-from openspyre.ir.kernel import Kernel, Role
+from openspyre.frontend.kept_graphs import graph_of, graphs_kept, symbol_of
+from openspyre.frontend.values import STORED
+from openspyre.ir.kernel import Kernel, Role, Tensor
 from openspyre.ir.ops import Array
+from openspyre.ir.text import parse_kernel
+from openspyre.runtime.diagnosis import Fault, Judge, diagnosed
+from openspyre.runtime.launch_values import LaunchValues, launch_values
+from openspyre.runtime.recording import recorded
+from openspyre.runtime.saved import Run, read_run
+from openspyre.runtime.traced import card_of
 
 Values = Mapping[str, Array]
 Sizes = Mapping[str, int]

@@ -130,9 +130,9 @@ def _seen(target: str, arguments: Sequence[str] | None, asked: _Asked) -> Iterat
         if asked.of_model(target):
             if arguments:
                 raise SpyreError(
-                    f"{' '.join(arguments)} after the model", why="what follows a script is its own",
-                    hint="options stand before MODEL",
-                )  # fmt: skip
+                    f"a model takes no arguments: {' '.join(arguments)}",
+                    hint="options of the command stand before MODEL",
+                )
             yield _model_run(target, asked), meaning_of
             return
         recorded = record_script(
