@@ -19,7 +19,7 @@ ROWS = (
     ("seams",),
     ("frontend", "device"),
     ("hf",),
-    ("vllm", "ci", "tools"),
+    ("vllm", "ci", "tools", "testing"),
 )
 LEVEL = {part: level for level, row in enumerate(ROWS) for part in row}
 TORCH_FROM = LEVEL["seams"]

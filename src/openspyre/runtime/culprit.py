@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from math import prod
+from operator import mul
 
 import numpy as np
 
@@ -68,6 +70,7 @@ class Splitter:
     ) -> None:
         self.region, self.given, self.sizes = region, given, sizes
         self.bench, self.noise, self.step = bench, noise, step
+        self.compared: frozenset[str] = frozenset()
 
     @cached_property
     def reference(self) -> Values:
@@ -100,8 +103,35 @@ class Splitter:
         found = self._hazard() if problem else None
         found = found or self._stage()
         if found is not None:
-            return replace(found, alone=self._wrong_alone(found.op))
+            return self._confirmed(found)
         return self._alone() or self._together() or self._damaged(saved)
+
+    def _confirmed(self, found: Culprit) -> Culprit:
+        """An op that is seen to be wrong; where it is right alone, the one before it that is not,
+        of those that a stage has changed beyond comparison.
+        """
+        if self._wrong_alone(found.op):
+            return replace(found, alone=True)
+        for op in self._hidden_before(found.op):
+            if self._wrong_alone(op.name):
+                return replace(
+                    self._named(op.name, found.how, stage=found.stage, difference=found.difference),
+                    alone=True,
+                )
+        return replace(found, alone=False)
+
+    def _hidden_before(self, name: str) -> Iterator[Op]:
+        """The ops that an op reads from, directly or through each other, in order, as far as
+        nobody could compare what they give after the stages.
+        """
+        wanted = {load.tensor for load in loads(self.region.by_name[name])}
+        found: list[Op] = []
+        first = self.region.ops.index(self.region.by_name[name])
+        for op in reversed(self.region.ops[:first]):
+            if op.out.tensor in wanted - self.compared:
+                found.append(op)
+                wanted |= {load.tensor for load in loads(op)}
+        return reversed(found)
 
     # --- by the checker ---
 
@@ -139,11 +169,13 @@ class Splitter:
 
     def _changed(self, stage: str, kernel: Kernel) -> Culprit | None:
         after = evaluate(kernel, self.given, self._sizes(kernel), keep_locals=True)
+        written = dict.fromkeys(op.out.tensor for op in kernel.ops)
         common = {
-            op.out.tensor: after[op.out.tensor]
-            for op in kernel.ops
-            if self._comparable(op.out.tensor, kernel)
+            name: reshaped
+            for name in written
+            if (reshaped := self._as_imported(name, after[name], kernel)) is not None
         }
+        self.compared = frozenset(common)
         wrong = [d for d in self._differences(common, self.reference, self.noisy) if d.bad]
         if not wrong:
             return None
@@ -151,10 +183,15 @@ class Splitter:
         how = f"stage {stage} changes what it means"
         return self._named(op, how, stage=stage, difference=wrong[0])
 
-    def _comparable(self, name: str, kernel: Kernel) -> bool:
+    def _as_imported(self, name: str, values: Array, kernel: Kernel) -> Array | None:
+        """A tensor in the form that the kernel at first gave it; stages split and merge dims."""
         mine = self.region.tensors.get(name)
-        there = kernel.tensors[name]
-        return mine is not None and (mine.shape, mine.dtype) == (there.shape, there.dtype)
+        if mine is None or mine.dtype is not kernel.tensors[name].dtype:
+            return None
+        shape = tuple(extent.evaluate(self.sizes) for extent in mine.shape)
+        ends, others = set(accumulate(shape, mul)), set(accumulate(values.shape, mul))
+        refines = ends | {1} <= others | {1} or others | {1} <= ends | {1}
+        return values.reshape(shape) if prod(shape) == values.size and refines else None
 
     def _differences(
         self, got: Values, reference: Values, noisy: Sequence[Values]

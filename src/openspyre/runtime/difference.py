@@ -82,9 +82,8 @@ def difference(
     x, y = expected.astype(np.float64), got.astype(np.float64)
     others = [one.astype(np.float64) for one in noisy]
     finite = np.isfinite(x)
-    norm = float(np.sqrt(np.mean(np.square(x[finite])))) if finite.any() else 0.0
     with np.errstate(all="ignore"):
-        scale = np.abs(x) + (norm or 1.0)
+        scale = np.abs(x) + _usual(x[finite])
         off = np.where(finite, np.abs(y - x) / scale, 0.0)
         shaken = [np.where(finite, np.abs(o - x) / scale, 0.0) for o in others]
         stable = np.all([np.isfinite(o) == finite for o in others], axis=0)
@@ -100,6 +99,14 @@ def difference(
     return Difference(
         tensor, int(wrong.sum()), x.size, at, float(y[at]), float(x[at]), error, allowed + half
     )  # fmt: skip
+
+
+def _usual(values: Array) -> float:
+    """The size that values usually have: a few huge ones (the lowest number as a mask) or many
+    zeros say nothing of the others.
+    """
+    sizes = np.abs(values[values != 0])
+    return float(np.median(sizes)) if sizes.size else 1.0
 
 
 def _of_integers(tensor: str, got: Array, expected: Array, noisy: Sequence[Array]) -> Difference:
