@@ -19,12 +19,13 @@ from openspyre.compiler.rewrite import rewritten
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import Call, Const, DType, Kernel, Kind, Load, Op, Scalar, Space, walk
 from openspyre.ir.ops import TABLE
-from openspyre.ir.program import Copy, Instr, Node, Place, Program, Pt, TileLoop, Vec
+from openspyre.ir.program import Copy, Instr, Node, Place, Program, Pt, Ring, TileLoop, Vec
 from openspyre.runtime import programs
 from openspyre.spec import CardSpec
 
 OpChange = Callable[[Op, Kernel], "Op | None"]
 NodeChange = Callable[[Instr, Program], "Instr | None"]
+Swap = tuple[tuple[Node, ...], Instr]
 
 
 @dataclass
@@ -32,10 +33,11 @@ class Planted:
     """What a fault hit.
 
     Attributes:
-        ops: the names of the op in kernels as the compiler had them then, with what it writes.
+        ops: as the compiler had it then, of every kernel that was compiled: its name, the tensor
+            that it writes, and its source.
     """
 
-    ops: list[tuple[str, str]] = field(default_factory=list)
+    ops: list[tuple[str, str, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -265,13 +267,34 @@ def _without_a_term(place: Place) -> Place:
     return replace(place, terms=place.terms[1:])
 
 
-def too_early(body: tuple[Node, ...], _: Program) -> tuple[tuple[Node, ...], Instr] | None:
-    """A missing wait: an instruction runs before the load that it needs."""
-    for number, (load, use) in enumerate(pairwise(body)):
-        if isinstance(load, Copy) and load.target.space is Space.LX and isinstance(use, Vec):
-            if any(p.buffer == load.target.buffer for p in use.inputs):
-                return (*body[:number], use, load, *body[number + 2 :]), use
+def too_early(body: tuple[Node, ...], _: Program) -> Swap | None:
+    """A missing wait: an instruction runs before the one that gives it an operand."""
+    for number, (first, use) in enumerate(pairwise(body)):
+        if isinstance(first, TileLoop) or isinstance(use, TileLoop):
+            continue
+        if {p.buffer for p in _written(first)} & {p.buffer for p in _read(use)} - {-1}:
+            return (*body[:number], use, first, *body[number + 2 :]), use
     return None
+
+
+def _written(node: Instr) -> tuple[Place, ...]:
+    match node:
+        case Copy() | Ring():
+            return (node.target,)
+        case Pt():
+            return (node.c,)
+        case Vec():
+            return tuple(out.place for out in node.outputs)
+
+
+def _read(node: Instr) -> tuple[Place, ...]:
+    match node:
+        case Copy() | Ring():
+            return (node.source,)
+        case Pt():
+            return node.a, node.b
+        case Vec():
+            return node.inputs
 
 
 # --- putting them in --------------------------------------------------------------------------
@@ -297,7 +320,7 @@ def planted(fault: Planting, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plante
 def _changed(kernel: Kernel, change: OpChange, found: Planted) -> Kernel:
     for number, op in enumerate(kernel.ops):
         if (new := change(op, kernel)) is not None and new != op:
-            found.ops.append((op.name, op.out.tensor))
+            found.ops.append((op.name, op.out.tensor, op.source))
             return replace(kernel, ops=(*kernel.ops[:number], new, *kernel.ops[number + 1 :]))
     return kernel
 
@@ -317,7 +340,7 @@ def _into_frontend(change: OpChange, found: Planted, patch: pytest.MonkeyPatch) 
     patch.setattr(scheduling, "imported", lambda *a, **k: _changed(sound(*a, **k), change, found))
 
 
-def _into_programs(change: NodeChange, found: Planted, patch: pytest.MonkeyPatch) -> None:
+def _into_programs(change: Any, found: Planted, patch: pytest.MonkeyPatch) -> None:
     sound = pipeline.emit
 
     def faulty(kernel: Kernel, card: CardSpec) -> Program:
@@ -342,7 +365,8 @@ def _into_programs(change: NodeChange, found: Planted, patch: pytest.MonkeyPatch
 
         sections = tuple(replace(s, body=nodes(s.body)) for s in program.sections)
         if hit and hit[0] in by_name:
-            found.ops.append((hit[0], by_name[hit[0]].out.tensor))
+            op = by_name[hit[0]]
+            found.ops.append((op.name, op.out.tensor, op.source))
         sources = tuple((by_name[s].source or s) if s in by_name else s for s in program.sources)
         return replace(program, sections=sections, sources=sources)
 

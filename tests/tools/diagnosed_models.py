@@ -11,6 +11,7 @@ import torch
 
 from openspyre.frontend.kept_graphs import graphs_kept
 from openspyre.frontend.torch_meaning import meaning_of
+from openspyre.ir.text import parse_kernel
 from openspyre.runtime import launch
 from openspyre.runtime.diagnosis import Finding, Judge, diagnosed
 from openspyre.runtime.recording import recorded
@@ -24,10 +25,10 @@ class Diagnosed:
     """What was planted, and what was found.
 
     Attributes:
-        hit: the first op that the fault changed: its name and the tensor that it writes.
+        hit: the first op that the fault changed: its name, the tensor that it writes, its source.
     """
 
-    hit: tuple[str, str] | None
+    hit: tuple[str, str, str] | None
     worst: Finding | None
     kernel: SavedKernel | None
 
@@ -35,17 +36,20 @@ class Diagnosed:
     def named(self) -> bool:
         """Whether the op that was hit is the one that is blamed.
 
-        A stage may have given an op another name; what it writes keeps its name.
+        A stage may have given an op another name; what it writes keeps its name. One that a stage
+        has made has the source of the op that it was made of.
         """
         if self.hit is None or self.worst is None or self.worst.culprit is None:
             return False
-        return self.worst.culprit.op == self.hit[0] or self._writes() == self.hit[1]
-
-    def _writes(self) -> str:
-        assert self.worst is not None
-        assert self.worst.culprit is not None
-        line = self.worst.culprit.text.splitlines()[-1]
-        return line.split("[")[0].strip()
+        assert self.kernel is not None
+        name, tensor, source = self.hit
+        region = parse_kernel(self.kernel.text)
+        blamed = region.by_name.get(self.worst.culprit.op)
+        if blamed is None:
+            return False
+        if name in region.by_name or any(op.out.tensor == tensor for op in region.ops):
+            return blamed.name == name or blamed.out.tensor == tensor
+        return blamed.source == source
 
 
 def with_fault(
@@ -67,5 +71,5 @@ def with_fault(
     return Diagnosed(hit, worst and worst[2], worst and worst[0])
 
 
-def _first(found: Planted) -> tuple[str, str] | None:
+def _first(found: Planted) -> tuple[str, str, str] | None:
     return found.ops[0] if found.ops else None

@@ -197,10 +197,11 @@ def repeated(capture: Path, graph: torch.nn.Module, names: Sequence[str]) -> int
     region = parse_kernel(kernel.text)
     values = launch_values(region, kernel.launches[0])
     arguments = [_on_card(values, region.tensors[name]) for name in names]
-    with graphs_kept(), recorded("reproduce", _ROOM) as recorder, torch.no_grad():
-        torch._dynamo.reset()
-        torch.compile(graph, dynamic=False)(*arguments)
-        torch.spyre.synchronize()  # type: ignore[attr-defined]
+    torch._dynamo.reset()
+    with graphs_kept():
+        with recorded("reproduce", _ROOM) as recorder, torch.no_grad():
+            torch.compile(graph, dynamic=False)(*arguments)
+            torch.spyre.synchronize()  # type: ignore[attr-defined]
         return _judged(recorder.run)
 
 

@@ -6,13 +6,12 @@ values of its launch. What is found is therefore found with the compiler at hand
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from math import prod
 from operator import mul
 
@@ -23,9 +22,9 @@ from openspyre.errors import BrokenInvariant, SpyreError
 from openspyre.ir.binary import decode
 from openspyre.ir.kernel import Kernel, Op, Role, loads
 from openspyre.ir.ops import Array
+from openspyre.ir.program import Instr, Node, Program, TileLoop
 from openspyre.ir.reference import Noisy, Numbers, evaluate, stepped
 from openspyre.ir.text import print_op
-from openspyre.ir.text_program import print_program
 from openspyre.runtime.check import check_program
 from openspyre.runtime.difference import Difference, differences
 from openspyre.runtime.launch_values import Sizes
@@ -312,15 +311,16 @@ class Splitter:
         except (SpyreError, BrokenInvariant):
             return None
         then = decode(saved)
-        lines = print_program(then).splitlines(), print_program(anew).splitlines()
-        first = next((t for t in difflib.ndiff(*lines) if t[0] in "+-"), None)
+        pairs = zip_longest(_instructions(then), _instructions(anew))
+        first = next((one or other for one, other in pairs if one != other), None)
         if first is None:
             return None
-        source = next(iter(_origins(first, then.sources)), "")
-        op = next((op.name for op in self.region.ops if (op.source or op.name) == source), "")
-        return Culprit(
-            op, source, first[2:].strip(), "the program is not what this version compiles"
-        )
+        source = then.sources[first.origin] if 0 <= first.origin < len(then.sources) else ""
+        op = next((op for op in self.region.ops if source in (op.source, op.name)), None)
+        how = "the program is not what this version compiles"
+        if op is None:
+            return Culprit("", source, "", f"{how}: {type(first).__name__} instructions differ")
+        return self._named(op.name, how)
 
     def _named(
         self, name: str, how: str, *, stage: str = "", difference: Difference | None = None
@@ -331,9 +331,18 @@ class Splitter:
         )
 
 
-def _origins(line: str, sources: Sequence[str]) -> Iterator[str]:
-    """The sources that a line of program text names."""
-    return (source for source in sources if source and source in line)
+def _instructions(program: Program) -> Iterator[Instr]:
+    """In order."""
+    for section in program.sections:
+        yield from _inside(section.body)
+
+
+def _inside(body: Sequence[Node]) -> Iterator[Instr]:
+    for node in body:
+        if isinstance(node, TileLoop):
+            yield from _inside(node.body)
+        else:
+            yield node
 
 
 def _failed(op: Op, error: Exception) -> Difference:
