@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -24,7 +25,9 @@ from openspyre.runtime.saved import SavedKernel, Use, Variant
 from openspyre.spec import SPYRE_CARD_V1, CardSpec
 from openspyre.tools.cli import app
 from openspyre.tools.explained import explained, show_kernels
+from openspyre.tools.outlook_text import show_outlook
 from openspyre.tools.report import is_model
+from openspyre.tools.unlaunched import Outlook, PhaseOutlook
 from tests.hinted_kernels import mlp, told
 
 openspyre.require()
@@ -151,6 +154,70 @@ def test_a_model_is_explained_without_running(tmp_path: Path) -> None:
     assert data["kernels"]
     assert all(k["name"].startswith("forward ") and k["cycles"] for k in data["kernels"])
     assert any("encoder.layer" in line["code"] for k in data["kernels"] for line in k["lines"])
+    assert data["model"]["runs"]
+    assert data["model"]["memory"]["fits"]
+
+
+def test_a_model_is_judged_without_its_weights(tmp_path: Path) -> None:
+    """This one's would take 6.4 GB."""
+    config = {"model_type": "bert", "num_hidden_layers": 1, "hidden_size": 64,
+              "vocab_size": 50 << 20, "intermediate_size": 64, "num_attention_heads": 2,
+              "max_position_embeddings": 32}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    code, out = spyre("explain", "--json", tmp_path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # KiB
+    model = json.loads(out)["model"]
+    assert code == 0
+    assert (model["runs"], model["type"], model["why"]) == (True, "bert", "")
+    assert model["memory"]["weights"] == 2 * model["parameters"] > 6.4e9
+    assert model["memory"]["needed"] > model["memory"]["weights"]
+    (phase,) = model["phases"]
+    assert (phase["name"], phase["tokens"]) == ("forward", 32)
+    assert phase["us"] > 0
+    ops = {(one["op"], one["dtype"]) for one in model["ops"]}
+    assert {("spyre.linear", "float16"), ("embedding", "float16")} <= ops
+
+
+def test_a_decoder_has_two_phases_and_a_cache(tmp_path: Path) -> None:
+    config = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 96,
+              "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1,
+              "max_position_embeddings": 16}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    code, out = spyre("explain", "--json", tmp_path)
+    model = json.loads(out)["model"]
+    assert code == 0
+    assert [(p["name"], p["tokens"], p["context"]) for p in model["phases"]] == [
+        ("prefill", 16, 16), ("decode", 1, 16),
+    ]  # fmt: skip
+    cache = 2 * 2 * 16 * 32 * 2  # layers, keys and values, positions, size, bytes
+    assert all(cache <= p["cache"] < cache + 1024 for p in model["phases"])
+    assert (model["layers_traced"], model["layers"]) == (2, 2)
+
+
+def test_an_encoder_decoder_is_traced_whole(tmp_path: Path) -> None:
+    config = {"model_type": "t5", "num_layers": 1, "d_model": 64, "d_kv": 32, "vocab_size": 96,
+              "d_ff": 64, "num_heads": 2}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    data = json.loads(spyre("explain", "--json", tmp_path)[1])
+    assert data["model"]["runs"]
+    assert data["model"]["layers"] == 0
+    assert data["kernels"]
+
+
+def test_a_model_that_is_too_large() -> None:
+    phase = PhaseOutlook("decode", 1, 64, 1.0, cache=5, activations=4)
+    ops = {("mm", "float16"): 3}
+    found = Outlook("llama", 7, "", ops, (0, 0), (phase,), weights=10, card=18)
+    assert found.needed == 19
+    assert not found.fits
+    assert replace(found, card=19).fits
+    console = Console(record=True, width=100, file=StringIO())
+    show_outlook(found, console)
+    assert "does NOT fit" in (said := console.export_text())
+    assert "mm" in said
+    show_outlook(replace(found, card=19), console)
+    assert "it runs on the card" in console.export_text()
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ Inductor and our scheduling do what they do for real ones; what they generate is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -41,10 +42,12 @@ class Traced:
     Attributes:
         kernels: in order; the source of an op is the name of the module it belongs to.
         fallbacks: ops that would run on the CPU, in order.
+        ops: calls in the graph by op and dtype of the result.
     """
 
     kernels: tuple[Kernel, ...]
     fallbacks: tuple[str, ...]
+    ops: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 class NoSingleGraph(Unsupported):
@@ -94,10 +97,12 @@ def traced(
     """
     regions: list[Kernel] = []
     fallbacks: dict[str, str] = {}
+    graphs: dict[int, Counter[tuple[str, str]]] = {}
 
     def seen(nodes: Sequence[BaseSchedulerNode], local: OrderedSet[str]) -> None:
         name = f"region{len(regions)}"
         region = imported(nodes, local=local, name=name, source=_module_of)
+        graphs.setdefault(id(V.graph), Counter(_ops(V.graph.module)))
         regions.append(replace(region, weights=weights_of(region)) if keep else region)
         for node in V.graph.scheduler.nodes:
             if node.is_extern() and not isinstance(node.node, _NO_CALLS):
@@ -115,7 +120,8 @@ def traced(
     except torch._dynamo.exc.BackendCompilerFailed as failure:
         cause = failure.inner_exception
         if isinstance(cause, _Seen):
-            return Traced(tuple(regions), tuple(fallbacks.values()))
+            ops = sum(graphs.values(), Counter[tuple[str, str]]())
+            return Traced(tuple(regions), tuple(fallbacks.values()), ops)
         known = getattr(cause, "inner_exception", cause)
         if not isinstance(known, SpyreError):
             raise
@@ -129,6 +135,15 @@ def traced(
     finally:
         torch._dynamo.reset()
     return Traced((), ())
+
+
+def _ops(graph: Any) -> Iterator[tuple[str, str]]:
+    """Every call of a graph module that computes a tensor: its op and the dtype of the result."""
+    for node in graph.graph.nodes:
+        value = node.meta.get("val")
+        if node.op == "call_function" and isinstance(value, torch.Tensor):
+            name = str(node.target).removeprefix("aten.").removesuffix(".default")
+            yield name, str(value.dtype).removeprefix("torch.")
 
 
 def _called(node: Any) -> str:

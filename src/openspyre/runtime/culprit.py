@@ -103,7 +103,8 @@ class Splitter:
         found = found or self._stage()
         if found is not None:
             return self._confirmed(found)
-        return self._alone() or self._together() or self._damaged(saved)
+        found, spare = self._alone()
+        return found or self._together() or spare or self._damaged(saved)
 
     def _confirmed(self, found: Culprit) -> Culprit:
         """An op that is seen to be wrong; where it is right alone, the one before it that is not,
@@ -218,17 +219,24 @@ class Splitter:
 
     # --- alone ---
 
-    def _alone(self) -> Culprit | None:
-        """The first op that is wrong as a kernel of its own."""
+    def _alone(self) -> tuple[Culprit | None, Culprit | None]:
+        """The first op that is wrong as a kernel of its own and in one with all before it; and the
+        first of those that are wrong alone only, where there is none.
+        """
         values: dict[str, Array] = {}
+        spare: Culprit | None = None
         ops = self.region.ops
         for number, op in enumerate(stepped(self.region, self.given, self.sizes, values), 1):
             self.step(f"op {number} of {len(ops)} alone")
             wrong = self._tried([op], values)
-            if wrong is not None:
-                how = "it is wrong as a kernel of its own"
-                return replace(self._named(op.name, how, difference=wrong), alone=True)
-        return None
+            if wrong is None:
+                continue
+            how = "it is wrong as a kernel of its own"
+            found = replace(self._named(op.name, how, difference=wrong), alone=True)
+            if self._window(0, number) is not None:
+                return found, None
+            spare = spare or found
+        return None, spare
 
     def _wrong_alone(self, name: str) -> bool:
         values: dict[str, Array] = {}

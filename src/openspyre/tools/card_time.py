@@ -13,11 +13,12 @@ from openspyre.card.report import Bounds, bounds
 from openspyre.compiler.least_work import Work, least_work
 from openspyre.compiler.pipeline import compile_kernel
 from openspyre.ir.kernel import Kernel
+from openspyre.ir.program import Program
 from openspyre.runtime.check import proved
 from openspyre.runtime.clock import card_timer
 from openspyre.runtime.sources import SectionShares, cycles_by_owner, shared_sections
 from openspyre.spec import CardSpec
-from openspyre.tools.forward import Change, forward_traced
+from openspyre.tools.forward import Change, Forward, forward_traced
 from openspyre.tools.layered import Layered, kept_layers, stand_ins
 from openspyre.tools.progress import Step
 
@@ -124,7 +125,7 @@ def estimated(
     )  # fmt: skip
     traced = forward.traced
     step(f"{phase.name}: compiling")
-    compiled = [_compiled(kernel, card, model.name) for kernel in traced.kernels]
+    compiled = [compiled_kernel(kernel, card, model.name) for kernel in traced.kernels]
     step(f"{phase.name}: timing")
     sections = [one.sections for one in compiled]
     whole = _Whole(model, kept)
@@ -160,14 +161,27 @@ def estimated(
 
 
 @dataclass(frozen=True, slots=True)
-class _Compiled:
-    """A kernel's sections, and the least work of every owner of ops in it."""
+class CompiledKernel:
+    """A kernel's program, its sections, and the least work of every owner of ops in it."""
 
+    kernel: Kernel
+    program: Program
     sections: tuple[SectionShares, ...]
     work: Mapping[str, Work]
 
 
-def _compiled(kernel: Kernel, card: CardSpec, layers: str) -> _Compiled:
+def extrapolated(
+    model: Layered, forward: Forward, compiled: Sequence[CompiledKernel], card: CardSpec
+) -> tuple[float, int]:
+    """Microseconds of card time, and bytes of the cache, of a forward of the whole model, from the
+    one of the layers that `kept_layers` chooses."""
+    whole = _Whole(model, kept_layers(model.kinds))
+    cycles = whole.cycles(_cycles([one.sections for one in compiled], card))
+    return card.microseconds(cycles), whole.cache_bytes(forward.cache_bytes)
+
+
+def compiled_kernel(kernel: Kernel, card: CardSpec, layers: str) -> CompiledKernel:
+    """A kernel of a model whose list of layers has that name."""
     canonical: list[Kernel] = []
 
     def keep(stage: str, result: Kernel) -> None:
@@ -183,7 +197,7 @@ def _compiled(kernel: Kernel, card: CardSpec, layers: str) -> _Compiled:
     work: defaultdict[str, Work] = defaultdict(Work)
     for name, done in least_work(canonical[0], card).items():
         work[whose(sources[name])] += done
-    return _Compiled(shared_sections(program, card, whose), dict(work))
+    return CompiledKernel(kernel, program, shared_sections(program, card, whose), dict(work))
 
 
 def owner(source: str, layers: str) -> str:

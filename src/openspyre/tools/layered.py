@@ -88,14 +88,19 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
+class NotLayered(SpyreError):
+    """A model that has no one stack of layers."""
+
+
 def layered(config: Any) -> Layered:
     """The layers of a config's model; makes the model without memory.
 
     Raises:
-        SpyreError: it cannot be made, or has no one list of `num_hidden_layers` layers.
+        NotLayered: it has no one list of `num_hidden_layers` layers.
+        SpyreError: it cannot be made.
     """
     if getattr(config, "is_encoder_decoder", False):
-        raise SpyreError(
+        raise NotLayered(
             f"a model of type {config.model_type} has no one stack of layers",
             why="it is an encoder and a decoder",
             hint="estimate takes decoders and encoders with one stack",
@@ -108,7 +113,7 @@ def layered(config: Any) -> Layered:
         if isinstance(part, nn.ModuleList) and len(part) == count
     ]
     if not count or len(lists) != 1:
-        raise SpyreError(
+        raise NotLayered(
             f"a model of type {config.model_type} has no one stack of layers",
             why=f"{len(lists)} lists have num_hidden_layers = {count} modules",
             hint="estimate takes decoders and encoders with one stack; of a model with several "

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,11 +16,12 @@ from rich.markup import escape
 from rich.table import Table
 
 import openspyre
-from openspyre.runtime.saved import Fallback, Run, SavedKernel, is_run, read_run, write_run
+from openspyre.runtime.saved import Fallback, Run, is_run, read_run, write_run
 from openspyre.runtime.traced import card_of
 from openspyre.settings import byte_count
-from openspyre.spec import SPYRE_CARD_V1, CardSpec
+from openspyre.spec import SPYRE_CARD_V1
 from openspyre.tools.explained import explained, show_kernels
+from openspyre.tools.outlook_text import show_outlook
 from openspyre.tools.page import page
 from openspyre.tools.progress import progress
 from openspyre.tools.run_report import as_json, report_of
@@ -36,6 +37,9 @@ from openspyre.tools.scripts import (
     told,
 )
 from openspyre.tools.trace import as_trace
+
+if TYPE_CHECKING:  # needs torch
+    from openspyre.tools.unlaunched import Outlook
 
 _Output = Annotated[Path, typer.Option("--output", "-o", help="The file to write.")]
 _SaveTo = Annotated[
@@ -119,12 +123,17 @@ def explain(
 ) -> None:
     """Tell what the compiler decided for every kernel, and which ops ran on the CPU, and why.
 
-    SCRIPT is run, or is a saved run, or a model: a config.json, a folder with one or a model type,
-    of which one forward is compiled without weights. Exit code 1 if anything ran on the CPU.
+    SCRIPT is run, or is a saved run, or a model: a config.json, a folder with one or a model type.
+    Of a model it says, without its weights, whether it will run: its ops, dtypes, fallbacks, the
+    memory that it needs, card time of a prompt and of a token after it. Exit code 1 if anything
+    runs on the CPU, or the model does not run or does not fit in the card's memory.
     """
+    seen: Outlook | None = None
     with told("explain"):
         if not module and is_model(target):
-            kernels, fallbacks, card, code = _compiled(target)
+            seen = _outlook(target)
+            kernels, fallbacks, card = seen.kernels, seen.fallbacks, SPYRE_CARD_V1
+            code = 1 if seen.why or not seen.fits else 0
         else:
             recorded = _recorded(target, arguments, module=module, quiet=as_object)
             kernels, fallbacks = recorded.run.kernels, recorded.run.fallbacks
@@ -132,8 +141,12 @@ def explain(
         with progress() as step:
             found = explained(kernels, card, step)
     if as_object:
-        print(json.dumps({"kernels": found, "fallbacks": [asdict(one) for one in fallbacks]}))
+        model = {} if seen is None else {"model": seen.as_dict()}
+        printed = {"kernels": found, "fallbacks": [asdict(one) for one in fallbacks]}
+        print(json.dumps(model | printed))
     else:
+        if seen is not None:
+            show_outlook(seen, Console(width=None if sys.stdout.isatty() else 120))
         _print_explained(found, fallbacks)
     raise typer.Exit(code or (1 if fallbacks else 0))
 
@@ -147,15 +160,14 @@ def is_model(target: str) -> bool:
     return named or path.suffix == ".json"
 
 
-def _compiled(model: str) -> tuple[Sequence[SavedKernel], Sequence[Fallback], CardSpec, int]:
+def _outlook(model: str) -> Outlook:
     openspyre.require()
-    from openspyre.tools.layered import configured, layered  # loads transformers
-    from openspyre.tools.unlaunched import kernels_of
+    from openspyre.tools.layered import configured  # loads transformers
+    from openspyre.tools.unlaunched import outlook
 
     with progress() as step:
         step("reading the config")
-        found = kernels_of(layered(configured(model, {})), SPYRE_CARD_V1, step)
-    return *found, SPYRE_CARD_V1, 0
+        return outlook(configured(model, {}), SPYRE_CARD_V1, step)
 
 
 def _print_explained(found: Sequence[dict[str, Any]], fallbacks: Sequence[Fallback]) -> None:
