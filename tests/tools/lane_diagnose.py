@@ -63,13 +63,9 @@ def _inputs() -> dict[str, torch.Tensor]:
 
 
 def _cases() -> list[tuple[Planting, Callable[[], Any]]]:
-    """Every fault in a model, in turn; those of stages in two."""
-    found = []
-    for number, fault in enumerate((*STAGE, *PROGRAM, *FRONTEND)):
-        found.append((fault, MODELS[number % 3]))
-        if fault.where == "stage":
-            found.append((fault, MODELS[(number + 1) % 3]))
-    return found
+    """Every fault in one of the models, in turn."""
+    faults = (*STAGE, *PROGRAM, *FRONTEND)
+    return [(fault, MODELS[number % len(MODELS)]) for number, fault in enumerate(faults)]
 
 
 @pytest.mark.timeout(7200)
@@ -105,5 +101,5 @@ def test_who_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
         },
         begun=begun,
     )  # fmt: skip
-    assert len(seen) >= 20
+    assert len(planted) >= 20
     assert len(named) >= SHARE * len(seen)

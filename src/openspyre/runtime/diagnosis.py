@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 
 from openspyre.card.native import NO_DEBUG
-from openspyre.errors import BrokenInvariant, SpyreError
+from openspyre.errors import BrokenInvariant, CardError, SpyreError
 from openspyre.ir.binary import decode
 from openspyre.ir.kernel import DType, Kernel
 from openspyre.ir.ops import Array
@@ -142,7 +142,10 @@ class Judge:
         found = Finding(kernel.name, launch.number, launch.sizes, Fault.NONE, "")
         if problem:
             return replace(found, fault=Fault.COMPILER, why=f"its program is wrong: {problem}")
-        wrong = tuple(d for d in case.against_reference(case.values.left) if d.bad)
+        try:
+            wrong = tuple(d for d in case.against_reference(case.values.left) if d.bad)
+        except CardError as error:  # the user's own: an index that is out of range
+            return replace(found, why=f"no program could run it: {error}")
         if wrong:
             return self._other_values(case, replace(found, wrong=wrong))
         exact = case.exact
@@ -156,16 +159,21 @@ class Judge:
                 return replace(found, fault=Fault.REFERENCE, why=why)
         lost = {n: e for n, e in losses.items() if e > self._limit(case.region.tensors[n].dtype)}
         if lost:
-            name, error = max(lost.items(), key=lambda item: item[1])
+            name, loss = max(lost.items(), key=lambda item: item[1])
             why = (
-                f"the card computes what the kernel says, but rounding moves {name} by {error:.2g}"
+                f"the card computes what the kernel says, but rounding moves {name} by {loss:.2g}"
                 " of its size from what float64 gives"
             )
             return replace(found, fault=Fault.PRECISION, why=why)
         return found
 
     def _other_values(self, case: _Case, found: Finding) -> Finding:
-        if not any(d.bad for d in case.against_reference(case.again().left)):
+        try:
+            again = case.again()
+        except CardError as error:
+            why = f"the program stops the card, and the kernel does not say so: {error.what}"
+            return replace(found, fault=Fault.COMPILER, why=why)
+        if not any(d.bad for d in case.against_reference(again.left)):
             why = "the same program gives right values when it runs again on the same memory"
             return replace(found, fault=Fault.UNSTEADY, why=why)
         why = "the card does not give what the kernel means, and rounding does not explain it"
