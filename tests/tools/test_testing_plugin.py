@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 PLUGIN = "openspyre.testing.plugin"
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
+(EXAMPLE,) = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
 TESTS = """\
 import pytest
 import torch
@@ -87,7 +90,9 @@ def run(folder: Path, text: str, *words: str) -> subprocess.CompletedProcess[str
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> str:
-    result = run(tmp_path_factory.mktemp("plugin"), TESTS, "-rA", "--strict-markers")
+    folder = tmp_path_factory.mktemp("plugin")
+    (folder / "test_document.py").write_text(EXAMPLE)
+    result = run(folder, TESTS, "test_document.py", "-rA", "--strict-markers")
     assert "no tests ran" not in result.stdout, result.stderr
     return result.stdout
 
@@ -103,6 +108,11 @@ def part(output: str, name: str) -> str:
 )
 def test_passes(output: str, name: str) -> None:
     assert f"PASSED test_it.py::test_{name}" in output
+
+
+@pytest.mark.parametrize("name", ["norm", "model"])
+def test_what_the_document_shows(output: str, name: str) -> None:
+    assert f"PASSED test_document.py::test_{name}" in output
 
 
 @pytest.mark.parametrize("name", ["too_strict", "falls_back", "takes_too_long", "own_assertions"])
