@@ -6,6 +6,9 @@
 
 #include <atomic>
 #include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "eager.h"
 #include "generator.h"
@@ -92,9 +95,87 @@ void move_results(const c10::FunctionSchema& schema, torch::jit::Stack* stack, c
   }
 }
 
+// --- dtypes that the CPU lacks ----------------------------------------------------------------
+
+bool is_narrow(const Tensor& tensor) {
+  return tensor.defined() &&
+         (tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16);
+}
+
+bool lacks_narrow_kernel(const c10::NotImplementedError& error) {
+  const std::string what = error.what_without_backtrace();
+  return what.find("not implemented for 'Half'") != std::string::npos ||
+         what.find("not implemented for 'BFloat16'") != std::string::npos;
+}
+
+// Arguments in float32 in the place of half precision, and what became of each.
+class Widened {
+ public:
+  explicit Widened(torch::jit::Stack& arguments) {
+    for (auto& argument : arguments) {
+      if (argument.isTensor()) argument = wide(argument.toTensor());
+      if (!argument.isTensorList()) continue;
+      std::vector<Tensor> list = argument.toTensorVector();
+      for (Tensor& tensor : list) tensor = wide(tensor);
+      argument = c10::List<Tensor>(list);
+    }
+  }
+
+  // The results as they would be without: what was written is written, the rest is rounded.
+  void narrow(const c10::FunctionSchema& schema, torch::jit::Stack& results) {
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (!results[i].isTensor() || !results[i].toTensor().defined()) continue;
+      const Tensor result = results[i].toTensor();
+      if (const Tensor written = written_back(result); written.defined()) {
+        results[i] = written;
+      } else if (!schema.returns()[i].alias_info() && dtype_ && !mixed_ &&
+                 result.scalar_type() == at::kFloat) {
+        results[i] = result.to(*dtype_);
+      }
+    }
+  }
+
+ private:
+  Tensor wide(const Tensor& tensor) {
+    if (!is_narrow(tensor)) {
+      mixed_ |= tensor.defined() && tensor.is_floating_point();
+      return tensor;
+    }
+    if (!dtype_) dtype_ = tensor.scalar_type();
+    pairs_.emplace_back(tensor, tensor.to(at::kFloat));
+    return pairs_.back().second;
+  }
+
+  Tensor written_back(const Tensor& result) {
+    for (const auto& [narrow, wide] : pairs_) {
+      if (!wide.is_same(result)) continue;
+      if (narrow.sizes() != wide.sizes()) narrow.resize_(wide.sizes());
+      narrow.copy_(wide);
+      return narrow;
+    }
+    return {};
+  }
+
+  std::vector<std::pair<Tensor, Tensor>> pairs_;
+  std::optional<at::ScalarType> dtype_;
+  bool mixed_ = false;  // there are float32 tensors, too: results are as the op decides
+};
+
+// Devices have kernels for half precision where the CPU has none: it computes in float32 then.
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto device = result_device(op.schema(), *stack);
-  at::native::cpu_fallback(op, stack, /*error_on_views=*/false);
+  const auto begin = stack->size() - op.schema().arguments().size();
+  torch::jit::Stack kept(stack->begin() + begin, stack->end());
+  try {
+    at::native::cpu_fallback(op, stack, /*error_on_views=*/false);
+  } catch (const c10::NotImplementedError& error) {
+    if (!lacks_narrow_kernel(error)) throw;
+    Widened widened(kept);
+    at::native::cpu_fallback(op, &kept, /*error_on_views=*/false);
+    widened.narrow(op.schema(), kept);
+    stack->resize(begin);
+    stack->insert(stack->end(), kept.begin(), kept.end());
+  }
   if (device) move_results(op.schema(), stack, *device);
 }
 
