@@ -160,6 +160,16 @@ def test_searches(dtype: torch.dtype, dynamic: bool) -> None:
     both(lambda s, v: (torch.bucketize(v, s), torch.bucketize(v, s, right=True)), one, values)
 
 
+@pytest.mark.parametrize("values", [torch.float16, torch.float32, torch.int64], ids=str)
+@pytest.mark.parametrize("sequence", [torch.float32, torch.bfloat16], ids=str)
+def test_searches_in_two_dtypes_are_in_the_wider(
+    sequence: torch.dtype, values: torch.dtype
+) -> None:
+    # Sevenths are no halves: rounded first to the narrower, neighbours would be equal.
+    s, v = (torch.arange(1, 7) / 7).to(sequence), (torch.arange(10) / 7).view(2, 5).to(values)
+    both(lambda s, v: (torch.bucketize(v, s), torch.searchsorted(s, v, right=True)), s, v)
+
+
 def test_searches_with_a_sorter_and_nan() -> None:
     x, values = ties(9), torch.tensor([0.0, NAN, INF, -INF, 9.0])
     both(lambda x, v: torch.searchsorted(x, v, sorter=x.argsort(stable=True)), x, values)

@@ -176,8 +176,13 @@ def searchsorted(
     sorter: Box | None = None,
 ) -> Any:
     """aten.searchsorted.Tensor: how many elements of each row come before a value."""
-    if not ours.on_card(sequence, values) or sequence.get_dtype() != values.get_dtype():
+    if not ours.on_card(sequence, values):
         return None
+    if sequence.get_dtype() != values.get_dtype():
+        if not values.get_size():  # what a number means depends on its kind, too
+            return None
+        wide = torch.promote_types(sequence.get_dtype(), values.get_dtype())
+        sequence, values = to_dtype(sequence, wide), to_dtype(values, wide)
     n = sequence.get_size()[-1]
     if not _at_most(n, LONGEST):
         return None
