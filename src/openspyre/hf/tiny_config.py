@@ -83,7 +83,8 @@ def _stages(fields: Mapping[str, Any]) -> dict[str, Any]:
     heads = fields.get("num_heads")
     if isinstance(heads, (list, tuple)) and heads and _whole(fields.get("embed_dim")):
         found["embed_dim"] = 16 * heads[0]
-        found |= {"window_size": 4} if _whole(fields.get("window_size")) else {}
+        if _whole(fields.get("window_size")):  # no larger than the image of the last stage
+            found |= {"window_size": 4, "image_size": 128}
     return found
 
 

@@ -87,7 +87,8 @@ def tried(
         begin("build", found)
         tiny = build(model_type, rules)
         found = replace(found, model=tiny.name, kind=tiny.kind, parameters=tiny.parameters)
-        calls = inputs_of(tiny.model, rules, recipe)
+        # Models keep what they have computed once: none of it may come to the card.
+        calls = inputs_of(copy.deepcopy(tiny.model), rules, recipe)
         if not recipe.forward:
             calls = replace(calls, forward={})
         begin("CPU", found)
@@ -156,7 +157,7 @@ def _stable_topk(
 
 def _reference(model: Any, calls: Calls, seed: int = 0) -> tuple[Run, torch.Tensor | None]:
     torch.manual_seed(seed)
-    run = _run(model, calls, None)
+    run = _run(copy.deepcopy(model), calls, None)
     return run, None if run.logits is None else run.logits.argmax(-1)
 
 
