@@ -25,7 +25,10 @@ def _head(found: Sequence[Outcome]) -> Iterator[str]:
         " *right* and *wrong* mean: `docs/decisions/0032.md`."
     )
     yield ""
-    yield f"{len(found)} types tried; the CPU ran {len(ran)} of them."
+    yield (
+        f"{len(found)} types tried; the CPU ran {len(ran)} of them. What is not listed was not"
+        " tried. `results/models.json` has the commit of each."
+    )
     yield ""
     yield "| | " + " | ".join(s.value for s in State if s is not State.SKIPPED) + " |"
     yield "|---|---|---|---|---|"
