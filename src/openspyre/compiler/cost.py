@@ -39,12 +39,15 @@ class Phase:
             each depends on.
         fetched: numbers of those that come from the LX of other cores instead, the axes that each
             depends on, and the most bytes that lie side by side there.
+        beside: numbers of those of tensors that an earlier op loads along the same axes, perhaps
+            other parts of them.
     """
 
     op: OpWork
     axes: tuple[int, ...]
     flows: tuple[tuple[int, frozenset[int]], ...]
     fetched: tuple[tuple[int, frozenset[int], int], ...] = ()
+    beside: tuple[tuple[int, frozenset[int]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +150,7 @@ class Timeline:
         # Where copies take turns with the work: of the longest op in one trip, and of tensors that
         # wait for the last op that reads them.
         self.alone = self.between = 0.0
-        # Once everything of a trip is loaded: when PT and SFU are done, and when tensors are made.
-        self.tails = {True: 0.0, False: 0.0}
-        self.late: dict[str, float] = {}
+        self.tail = 0.0  # of PT and SFU in a trip, once everything is loaded
         self.reread = work.reread
 
     def continues(self, work: Work, loops: Tiling, kept: int) -> bool:
@@ -214,8 +215,7 @@ class Timeline:
             self.taken += cost.held
         if cost.store:
             self.stored = max(self.stored, end) + cost.store
-        if self.outer:
-            self._after_loads(op, cost)
+        self.tail = cost.busy / cost.panels + (0.0 if cost.load > cost.once else self.tail)
         self.load += cost.all_load
         self.ring += cost.all_ring
         self.store += cost.all_store
@@ -223,16 +223,6 @@ class Timeline:
         self.once += cost.once
         self.read += cost.read
         self.written += cost.written
-
-    def _after_loads(self, op: OpWork, cost: PhaseCost) -> None:
-        """What is left to do when the last load of a trip is there."""
-        unit, busy = op.matmul is not None, cost.busy / cost.panels
-        if cost.load > cost.once:
-            self.tails, self.late = {unit: busy, not unit: 0.0}, {op.out: busy}
-            return
-        ready = max((self.late.get(tensor, 0.0) for tensor in op.reads), default=0.0)
-        end = self.tails[unit] = max(self.tails[unit], ready) + busy
-        self.late[op.out] = max(end, self.late.get(op.out, 0.0))
 
     def _make_room(self, held: float) -> bool:
         """Whether loads had to wait for it."""
@@ -274,7 +264,7 @@ class Timeline:
         each = max(loading, self.ring, busy, self.store, self.alone * trips) + self.between
         serial = max(self.computed, self.stored)
         # device memory has nothing to do between the last load and the last store
-        pause = max(0.0, max(self.tails.values()) - self.store / trips) if trips > 1 else 0.0
+        pause = max(0.0, self.tail - self.store / trips) if trips > 1 else 0.0
         return max(serial + each * (trips - 1) / trips, server + pause) + _fixed(card)
 
     def _behind(self, trips: int) -> float:

@@ -60,7 +60,7 @@ class Joined:
         self.granules = [1] * len(axes)
         self.phases: list[Phase] = []
         self.leaving: frozenset[str] = frozenset()
-        self.loaded: set[tuple[str, Expr, frozenset[int]]] = set()
+        self.loaded: set[tuple[str, frozenset[int]]] = set()
         self.reread: set[str] = set()
         self.writers: dict[str, list[int]] = {}
         self.lives: dict[str, tuple[int, int, int]] = {}  # bytes, first op, last op
@@ -89,27 +89,27 @@ class Joined:
     def _join(self, op: Op, group: Group) -> None:
         work, bound, position = self.works.of(op.name), group.binding[op.name], len(self.phases)
         axes = tuple(self.numbers[bound[n]] if n in bound else -1 for n in work.names)
-        flows, fetched = [], []
+        flows, fetched, beside = [], [], []
         for number, flow in enumerate(work.flows):
             walked = frozenset(axes[d] for d in flow.dims if axes[d] >= 0)
             least = self.staying.get(flow.tensor, len(walked))
             if len(walked) > least and (flow.store or least > ON_RING):
                 continue
-            part = flow.tensor, flow.origin, walked
             if flow.store:
                 if flow.tensor in self.leaving:
                     flows.append((number, walked))
-            elif flow.tensor not in group.inside and part not in self.loaded:
+            elif flow.tensor not in group.inside and (flow.tensor, walked) not in self.loaded:
                 own = prod(work.sizes[d] for d in flow.dims if axes[d] < 0) * flow.element
                 if own * _STAYING <= self.works.card.lx_usable:
-                    self.loaded.add(part)
+                    self.loaded.add((flow.tensor, walked))
                 if least == ON_RING:
                     fetched.append((number, walked, self.works.card.lx_usable))
                 else:
                     flows.append((number, walked))
             elif flow.tensor not in group.inside and least != ON_RING:
                 self.reread.add(flow.tensor)
-        self.phases.append(Phase(work, axes, tuple(flows), tuple(fetched)))
+                beside.append((number, walked))
+        self.phases.append(Phase(work, axes, tuple(flows), tuple(fetched), tuple(beside)))
         self.writers.setdefault(op.out.tensor, []).append(position)
         self._grow(op.out.tensor, work, position)
         self._keep_whole(work)

@@ -186,7 +186,8 @@ def _with_near(phase: Phase, runs: Mapping[str, int]) -> Phase:
             left.append((number, axes))
         elif runs[flow.tensor] and not flow.store:
             fetched.append((number, axes, runs[flow.tensor]))
-    return replace(phase, flows=tuple(left), fetched=tuple(fetched))
+    beside = tuple(x for x in phase.beside if phase.op.flows[x[0]].tensor not in runs)
+    return replace(phase, flows=tuple(left), fetched=tuple(fetched), beside=beside)
 
 
 def flows_of(work: Work) -> object:

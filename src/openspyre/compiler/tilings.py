@@ -201,11 +201,13 @@ def _reduced_tiles(op: OpWork) -> Iterator[tuple[int, int]]:
 
 
 def _least_lx(work: Work, tiles: Sequence[int], loops: Tiling, inner: Inner, card: CardSpec) -> int:
-    """Bytes that a step needs, at least: operands that stand before its loops live through all of
-    them, beside what its hungriest op needs.
+    """Bytes that a step needs, at least: of its hungriest op, what loops change double buffered;
+    or in single slots what stands before the step's loops, which lives through them all, and
+    beside it what any op needs.
     """
     before: dict[object, int] = {}
-    most = int(prod(tiles) * work.point_bytes)
+    most = 0
+    single = int(prod(tiles) * work.point_bytes)
     for phase in work.phases:
         own = inner.get(phase.op.name, ())
         whole = _sizes(phase, tiles)
@@ -213,8 +215,8 @@ def _least_lx(work: Work, tiles: Sequence[int], loops: Tiling, inner: Inner, car
         for dim, tile in own:
             sizes[dim] = min(sizes[dim], tile)
         summed = any(d >= phase.op.parallel for d, _ in own)
-        total = 4 * prod(whole[: phase.op.parallel]) if summed else 0
-        for number, axes in phase.flows:
+        total = least = 4 * prod(whole[: phase.op.parallel]) if summed else 0
+        for number, axes in (*phase.flows, *phase.beside):
             flow = phase.op.flows[number]
             depth = max((d for d, (a, _) in enumerate(loops, 1) if a in axes), default=0)
             deep = any(d in flow.dims for d, _ in own)
@@ -223,12 +225,14 @@ def _least_lx(work: Work, tiles: Sequence[int], loops: Tiling, inner: Inner, car
                 again = [(a, 2) for a, _ in loops[depth:]]
                 if stands_before(flow, whole, again, card):
                     deep, counts = False, whole
-            slots = 2 if (depth or deep) and not flow.store else 1
-            each = flow.lx_bytes * prod(counts[d] for d in flow.dims) * slots
-            if flow.store or deep or depth == len(loops):
-                total += each
-            else:
+            each = flow.lx_bytes * prod(counts[d] for d in flow.dims)
+            loaded = (number, axes) in phase.flows
+            if loaded:
+                total += each * (2 if (depth or deep) and not flow.store else 1)
+            if not (flow.store or deep or depth == len(loops)):
                 part = flow.tensor, flow.origin, axes
                 before[part] = max(each, before.get(part, 0))
-        most = max(most, total)
-    return most + sum(before.values())
+            elif loaded:
+                least += each
+        most, single = max(most, total), max(single, least)
+    return max(most, single + sum(before.values()))
