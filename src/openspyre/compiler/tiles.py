@@ -158,7 +158,8 @@ def step_tiles(
     """
     room = card.lx_usable - taken
     begins = units_begin(step_ops(kernel, step))
-    for whole in (replace(card, lx_usable=room), None):
+    # What is loaded whole goes by all of LX, then by the room that is left, then nothing is.
+    for whole in (card, replace(card, lx_usable=room), None) if taken else (card, None):
         tight: StepTiles | None = None
         for buffering in Buffering:
             plan = _Builder(kernel, step, division, kept, buffering, whole).plan()
