@@ -83,6 +83,18 @@ def test_equal_statistics_are_computed_once() -> None:
     assert kinds(kernel).count("reduce sum") == 2  # the sum, and the squared differences
 
 
+def test_a_sum_of_residuals_is_made_once() -> None:
+    def block(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        s = x + y
+        return F.rms_norm(s, (96,)) @ w, s * 2
+
+    (kernel,) = kernels_in(compare(block, tensor(6, 96), tensor(6, 96), tensor(96, 32)))
+    made = [op for op in kernel.ops if {n.tensor for n in walk(op.body) if isinstance(n, Load)} == {
+        "arg0_1", "arg1_1"
+    }]  # fmt: skip
+    assert len(made) == 1
+
+
 def test_concatenation_writes_pieces_of_one_tensor() -> None:
     def joined(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         new = torch.cat([x.sum(1), y.sum(1)], 0)

@@ -15,12 +15,15 @@ from openspyre.frontend.late import after_import
 # Inductor settings for graphs that touch the card; the user's own options win over them.
 # Short reductions stay reductions instead of becoming chains of loads and adds. Convolutions choose
 # the strides of their results themselves. Nests stay in the order of their lowering, which lets
-# the units overlap; which buffers live at a time is for our own stages to decide.
+# the units overlap; which buffers live at a time is for our own stages to decide. What several
+# nests read and is made of two tensors is made once: it may stay in LX, and its terms are loaded
+# once.
 PATCH: Mapping[str, Any] = MappingProxyType(
     {
         "unroll_reductions_threshold": 1,
         "layout_optimization": False,
         "reorder_for_peak_memory": False,
+        "realize_reads_threshold": 1,
     }
 )
 

@@ -13,6 +13,7 @@ from torch._inductor.virtualized import V
 
 from openspyre.errors import SpyreError, Unsupported
 from openspyre.frontend.addresses import Placement
+from openspyre.frontend.inlined import inlined
 from openspyre.frontend.nest import Nest
 from openspyre.frontend.recorder import Recorder
 from openspyre.frontend.regions import Region, Site
@@ -39,7 +40,7 @@ def imported(
     Raises:
         Unsupported: a dtype or an operation the card does not have, with the user's line.
     """
-    return _Import(nodes, frozenset(local), source or source_of).kernel(name)
+    return inlined(_Import(nodes, frozenset(local), source or source_of).kernel(name))
 
 
 class _Import:
