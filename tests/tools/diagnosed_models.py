@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from openspyre.frontend.kept_graphs import graphs_kept
-from openspyre.frontend.torch_meaning import meaning_of
+from openspyre.frontend.torch_meaning import graphs_kept, meaning_of
 from openspyre.ir.text import parse_kernel
 from openspyre.runtime import launch
 from openspyre.runtime.diagnosis import Finding, Judge, diagnosed

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -79,13 +81,21 @@ def test_without_a_mark(spyre_device):
 
 
 def run(folder: Path, text: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """A run of pytest in a folder that knows nothing of this repository."""
+    """A run of pytest in a folder that knows nothing of this repository, with this plugin alone:
+    where the package is installed, pytest would load it a second time.
+    """
     (folder / "test_it.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-p", PLUGIN, "-p", "no:cacheprovider", "-q", *words]
     return subprocess.run(
         [*command, "--rootdir", str(folder), "test_it.py"],
         cwd=folder, capture_output=True, text=True, check=False, timeout=200,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )  # fmt: skip
+
+
+def test_pytest_finds_it_where_the_package_is_installed() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert list(project["entry-points"]["pytest11"].values()) == [PLUGIN]
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch._functorch.config
-import torch._inductor.config
 from torch import fx
 
 from openspyre.ir.kernel import Kernel, Op
@@ -34,16 +32,12 @@ _kept: dict[tuple[Op, ...], KeptGraph] | None = None
 
 
 @contextmanager
-def graphs_kept() -> Iterator[None]:
-    """Inside, every kernel that is made keeps its graph, and none is taken from a cache."""
+def keeping() -> Iterator[None]:
+    """Inside, every kernel that is made keeps its graph, and eager ops take none from a cache."""
     global _kept
     before, _kept = _kept, {}
     try:
-        with (
-            torch._inductor.config.patch(fx_graph_cache=False),
-            torch._functorch.config.patch(enable_autograd_cache=False),
-        ):
-            yield
+        yield
     finally:
         _kept = before
 

@@ -1,22 +1,25 @@
 """What torch says that a kernel computes: its part of the graph, on the CPU, in float64.
 
-Of kernels that were made while `kept_graphs.graphs_kept` was in force.
+Of kernels that were made while `graphs_kept` was in force.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch._functorch.config
+import torch._inductor.config
 from torch import fx
 
 from openspyre.errors import SpyreError, Unsupported
 from openspyre.frontend import composites
-from openspyre.frontend.kept_graphs import graph_of, graphs_kept, symbol_of
+from openspyre.frontend.kept_graphs import graph_of, keeping, symbol_of
 from openspyre.frontend.values import STORED
 from openspyre.ir.kernel import Kernel, Role, Tensor
 from openspyre.ir.ops import Array
@@ -31,6 +34,17 @@ Values = Mapping[str, Array]
 Sizes = Mapping[str, int]
 _ROOM = 4 << 30
 _READ = (Role.INPUT, Role.MUTATED, Role.SCALAR)
+
+
+@contextmanager
+def graphs_kept() -> Iterator[None]:
+    """Inside, every kernel that is made keeps its graph, and none is taken from a cache."""
+    with (
+        keeping(),
+        torch._inductor.config.patch(fx_graph_cache=False),
+        torch._functorch.config.patch(enable_autograd_cache=False),
+    ):
+        yield
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,8 +123,7 @@ def _seen(target: str, arguments: Sequence[str] | None, asked: _Asked) -> Iterat
         return
     openspyre.require()
     # Loads torch, which a capture must not need.
-    from openspyre.frontend.kept_graphs import graphs_kept
-    from openspyre.frontend.torch_meaning import meaning_of
+    from openspyre.frontend.torch_meaning import graphs_kept, meaning_of
 
     with graphs_kept():
         if asked.of_model(target):
