@@ -165,6 +165,13 @@ class Timeline:
         self.own = own
         return True
 
+    def copied(self) -> Timeline:
+        """One to go on from here with, while this one stays."""
+        new = Timeline.__new__(Timeline)
+        vars(new).update(vars(self))
+        new.made, new.units, new.ahead = dict(self.made), dict(self.units), deque(self.ahead)
+        return new
+
     def _free(self, own: float) -> float:
         left = max(0.0, self.card.lx_usable - own)
         return left * _LOADS_AHEAD if self.buffering is Buffering.COPIES else left

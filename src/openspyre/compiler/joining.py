@@ -7,7 +7,7 @@ what is known of the shorter one as far as the new op leaves it as it was.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 
@@ -16,6 +16,7 @@ from openspyre.compiler.cost import (
     AS_FAST,
     Phase,
     Split,
+    Tiling,
     Timeline,
     Work,
     fewest_loops,
@@ -30,6 +31,7 @@ from openspyre.spec import CardSpec
 ON_RING = -2
 _SMALL = 16  # a result this much smaller than another of its step is
 _SPLITS_TRIED = 8
+_SAVED_EVERY = 3  # ops of a run
 NONE_STAY: Mapping[str, int] = MappingProxyType({})
 _STAYING = 4  # an operand whose smallest tile is a larger part of LX comes anew for every op
 
@@ -182,7 +184,7 @@ class RunCosts:
     def __init__(self, works: Works, staying: Mapping[str, int] = NONE_STAY) -> None:
         self.card = works.card
         self.joined = Joined(works, staying)
-        self.lines: dict[Split, Timeline] = {}
+        self.lines: dict[Split, _Line] = {}
         self.points = 0
 
     def cycles(self, group: Group, leaving: Collection[str]) -> float | None:
@@ -195,15 +197,39 @@ class RunCosts:
         before, self.lines = self.lines, {}
         for split in splits(work, self.card)[:_SPLITS_TRIED]:
             self.lines[split] = self._line(work, split, before.get(split), kept)
-        timed = [line.cycles() for line in self.lines.values()]
+        timed = [line.now.cycles() for line in self.lines.values()]
         least = min(timed) * AS_FAST
         return next(time for time in timed if time <= least)
 
-    def _line(self, work: Work, split: Split, before: Timeline | None, kept: int) -> Timeline:
+    def _line(self, work: Work, split: Split, before: _Line | None, kept: int) -> _Line:
         loops = fewest_loops(work, split, self.card)
-        if before is None or not before.continues(work, loops, kept):
-            before = Timeline(work, split, self.card, loops)
-        for phase in work.phases[before.phases :]:
-            before.add(phase)
+        line = before and before.going_on(work, loops, kept)
+        if line is None:
+            line = _Line(Timeline(work, split, self.card, loops), [])
+        for phase in work.phases[line.now.phases :]:
+            line.now.add(phase)
             self.points += 1
-        return before
+            if line.now.phases % _SAVED_EVERY == 0:
+                line.saved.append(line.now.copied())
+        return line
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A run's timeline with one split, and as it was after some of its ops: a longer run often
+    changes one of the last ops (its result needs no store any more), and no earlier one.
+    """
+
+    now: Timeline
+    saved: list[Timeline]
+
+    def going_on(self, work: Work, loops: Tiling, kept: int) -> _Line | None:
+        """For `work`, the first `kept` ops of which are as before, or None to begin anew."""
+        saved = [line for line in self.saved if line.phases <= kept]
+        if self.now.continues(work, loops, kept):
+            return _Line(self.now, saved)
+        while saved:
+            if saved[-1].reread == work.reread and saved[-1].continues(work, loops, kept):
+                return _Line(saved[-1].copied(), saved)
+            saved.pop()
+        return None
