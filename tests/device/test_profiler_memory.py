@@ -86,6 +86,7 @@ def test_a_span_names_the_call_that_launched_it(tmp_path: Path) -> None:
     """By its external id: forward, backward and copies, on two threads of the host."""
     weight = torch.ones(32, 32, device="spyre", requires_grad=True)
     train(weight)
+    torch.spyre.synchronize()  # what was launched before the profile has no id in it
     with profile(activities=BOTH) as profiled:
         train(weight)
         (weight + 1).cpu()  # the other sum is that of the two gradients
