@@ -11,8 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
-from openspyre.compiler.rewrite import rewritten, writes_whole
-from openspyre.ir.index import Expr
+from openspyre.compiler.rewrite import body_at, writes_whole
 from openspyre.ir.kernel import (
     Call,
     Const,
@@ -99,13 +98,8 @@ def _through(value: Scalar, kernel: Kernel, widened: Mapping[str, Op]) -> Scalar
             writer = widened[tensor]
         case _:
             return value
-    at = {
-        next(iter(e.names)): here
-        for e, here in zip(writer.out.index, value.index, strict=True)
-        if e.names
-    }
     made = _rounded(writer.body, kernel.tensors[tensor].dtype)
-    return _plain(rewritten(made, lambda node: _at(node, at)))
+    return _plain(body_at(replace(writer, body=made), value.index))
 
 
 def _plain(value: Scalar) -> Scalar:
@@ -113,13 +107,6 @@ def _plain(value: Scalar) -> Scalar:
     match value:
         case Call(op="cast", args=(Load(dtype=DType.F32) as load,)):
             return load
-    return value
-
-
-def _at(value: Scalar, at: Mapping[str, Expr]) -> Scalar:
-    match value:
-        case Load(index=index):
-            return replace(value, index=tuple(e.substitute(at) for e in index))
     return value
 
 

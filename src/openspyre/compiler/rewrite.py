@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from openspyre.compiler.ranges import Facts
@@ -126,9 +126,15 @@ def settled(op: Op) -> Op:
 
 def writes_whole(op: Op, tensor: Tensor) -> bool:
     """True when the op writes every element of the tensor, each once."""
-    extents = {d.name: d.extent for d in (*op.dims, *(op.rdims if op.kind is Kind.SCAN else ()))}
+    dims = (*op.dims, *(op.rdims if op.kind is Kind.SCAN else ()))
+    return point_for_point(op.out.index, tensor, dims)
+
+
+def point_for_point(index: Sequence[Expr], tensor: Tensor, dims: Sequence[Dim]) -> bool:
+    """True when the points of a space and the elements of a tensor are each other's."""
+    extents = {d.name: d.extent for d in dims}
     seen: set[str] = set()
-    for expr, size in zip(op.out.index, tensor.shape, strict=True):
+    for expr, size in zip(index, tensor.shape, strict=True):
         if expr.constant == 0 and size.constant == 1:
             continue
         name = sole_name(expr)
@@ -136,6 +142,16 @@ def writes_whole(op: Op, tensor: Tensor) -> bool:
             return False
         seen.add(name)
     return seen == extents.keys()
+
+
+def body_at(op: Op, index: Sequence[Expr]) -> Scalar:
+    """What an op that writes a whole tensor stores at an index of it."""
+    at = {
+        name: here
+        for e, here in zip(op.out.index, index, strict=True)
+        if (name := sole_name(e)) is not None
+    }
+    return substituted(op, at).body
 
 
 def sole_name(expr: Expr) -> str | None:

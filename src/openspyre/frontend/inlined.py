@@ -7,15 +7,18 @@ nest in the end, as those of a GELU behind a bias, nothing is gained by storing 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import replace
 
-from openspyre.compiler.rewrite import reads, rewritten, sole_name, writes_whole
-from openspyre.ir.index import Expr
+from openspyre.compiler.rewrite import (
+    body_at,
+    point_for_point,
+    reads,
+    rewritten,
+    writes_whole,
+)
 from openspyre.ir.kernel import (
     Call,
     DType,
-    Index,
     Kernel,
     Kind,
     Load,
@@ -81,35 +84,12 @@ def _joined(reader: Op, op: Op, made: Tensor) -> Op | None:
         return None
 
     def node(value: Scalar) -> Scalar:
-        if not isinstance(value, Load) or value.tensor != made.name:
-            return value
-        at = {
-            name: here
-            for e, here in zip(op.out.index, value.index, strict=True)
-            if (name := sole_name(e)) is not None
-        }
-        return rewritten(op.body, lambda inner: _at(inner, at))
+        if isinstance(value, Load) and value.tensor == made.name:
+            return body_at(op, value.index)
+        return value
 
     return replace(reader, body=rewritten(reader.body, node))
 
 
 def _same(load: Load, reader: Op, made: Tensor) -> bool:
-    extents = {d.name: d.extent for d in reader.dims}
-    seen: set[str] = set()
-    for expr, size in zip(load.index, made.shape, strict=True):
-        if expr.constant == 0 and size.constant == 1:
-            continue
-        name = sole_name(expr)
-        if name is None or name in seen or extents.get(name) != size:
-            return False
-        seen.add(name)
-    return not load.guarded and seen == extents.keys()
-
-
-def _at(value: Scalar, at: Mapping[str, Expr]) -> Scalar:
-    match value:
-        case Load(index=index):
-            return replace(value, index=tuple(e.substitute(at) for e in index))
-        case Index(value=expr):
-            return replace(value, value=expr.substitute(at))
-    return value
+    return not load.guarded and point_for_point(load.index, made, reader.dims)
