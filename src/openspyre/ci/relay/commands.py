@@ -3,43 +3,40 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from enum import IntEnum
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from openspyre.ci.relay.envelope import RECEIVED_LIMIT, read_envelope
-from openspyre.ci.relay.journal import Journal, Run, Unwritable
-from openspyre.ci.relay.message import InvalidMessage
+from openspyre.ci.relay.envelope import read_envelope
+from openspyre.ci.relay.journal import Claim, Journal, Run
+from openspyre.ci.relay.message import InvalidMessage, read_message
 from openspyre.ci.relay.receive import outputs, received
-from openspyre.errors import SpyreError
-
-AS_JSON = typer.Option("--json", help="Print a JSON object.")
-UPSTREAM = typer.Option(help="Upstream's repository, owner/name.")
-EVENT = typer.Argument(
-    envvar="GITHUB_EVENT_PATH",
-    help="File with the event or its client_payload; - reads standard input.",
+from openspyre.ci.relay.reconcile import Gaps, Seen, gaps, read_head, read_pulls
+from openspyre.ci.relay.report_commands import report_commands
+from openspyre.ci.relay.telling import (
+    AS_JSON,
+    EVENT,
+    JOURNAL,
+    OUTPUT,
+    READ_LIMIT,
+    UPSTREAM,
+    contents,
+    told,
+    write_outputs,
 )
-JOURNAL = typer.Option(help="File that remembers deliveries; on a disk that stays.")
-
-
-class Exit(IntEnum):
-    """What the exit code of a command says."""
-
-    GREEN = 0
-    RED = 1
-    CONFIG = 2
-    INFRASTRUCTURE = 5
+from openspyre.ci.relay.wire import REF
 
 
 def add_relay_commands(app: typer.Typer) -> None:
     """Gives an app the commands of this file."""
     app.command()(receive)
+    app.add_typer(report_commands, name="report")
+    app.command()(reconcile)
     app.command(name="relay-stub")(relay_stub)
 
 
@@ -56,10 +53,7 @@ def receive(
     branch: Annotated[
         list[str] | None, typer.Option(help="To which pushes are tested; may repeat.")
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(envvar="GITHUB_OUTPUT", help="File to which name=value lines are added."),
-    ] = None,
+    output: Annotated[Path | None, OUTPUT] = None,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Take a dispatch of the relay: say what is to run, once for each delivery.
@@ -67,7 +61,7 @@ def receive(
     Ends with 0 whatever is decided, 2 for a dispatch not as published, 5 without a journal.
     """
     with told("receive"):
-        envelope = read_envelope(_contents(event), upstream)
+        envelope = read_envelope(contents(event), upstream)
         taken = Journal(journal)
         chosen = received(
             envelope, Run(run_id, run_attempt), taken, frozenset(branch or ()), time.time()
@@ -79,6 +73,95 @@ def receive(
     else:
         what = f"pull request {values['pr']}" if values["pr"] else "a push"
         print(f"{chosen.step} ({what}, {values['sha'][:12]}): {chosen.reason}")
+
+
+def reconcile(
+    upstream: Annotated[str, UPSTREAM],
+    journal: Annotated[Path, JOURNAL],
+    run_id: Annotated[int, typer.Option(envvar="GITHUB_RUN_ID", min=1, help="Of this run.")],
+    run_attempt: Annotated[
+        int, typer.Option(envvar="GITHUB_RUN_ATTEMPT", min=1, help="At that run.")
+    ] = 1,
+    pulls: Annotated[
+        Path | None, typer.Option(help="GitHub's list of upstream's pull requests, JSON.")
+    ] = None,
+    commits: Annotated[
+        list[str] | None,
+        typer.Option(help="BRANCH=FILE: GitHub's list of its commits, latest first; may repeat."),
+    ] = None,
+    dispatches: Annotated[
+        Path | None, typer.Option(help="Folder with dispatches, as relay-stub leaves them.")
+    ] = None,
+    hours: Annotated[float, typer.Option(min=0.0, help="How far to look back.")] = 48.0,
+    patience: Annotated[
+        float, typer.Option(min=0.0, help="Minutes in which a dispatch may still come.")
+    ] = 60.0,
+    most: Annotated[int, typer.Option(min=0, help="Commits to run again now.")] = 10,
+    forget_days: Annotated[
+        float, typer.Option(min=3.0, help="After which the journal forgets a delivery.")
+    ] = 90.0,
+    output: Annotated[Path | None, OUTPUT] = None,
+    as_json: Annotated[bool, AS_JSON] = False,
+) -> None:
+    """List what upstream shows and the journal lacks, and take the latest of it for this run.
+
+    Hands on `again`, a JSON array of {sha} for a matrix: no dispatch named these commits, so
+    they are reported with --nightly. Exit codes: 0; 2 wrong input; 5 without a journal.
+    """
+    with told("reconcile"):
+        now, kept = time.time(), Journal(journal)
+        kept.prune(now - forget_days * 86_400)
+        found = gaps(
+            _seen(pulls, commits or ()),
+            sorted(dispatches.glob("*.json")) if dispatches else (),
+            upstream,
+            kept.entries(),
+            now,
+            window=hours * 3600,
+            patience=patience * 60,
+        )
+        again = [
+            seen
+            for seen in found.missed[:most]
+            if kept.claim(seen.job(), Run(run_id, run_attempt), "run", now) is Claim.NEW
+        ]
+        write_outputs(output, {"again": json.dumps([{"sha": seen.sha} for seen in again])})
+    _print_gaps(found, again, as_json)
+
+
+def _seen(pulls: Path | None, commits: Sequence[str]) -> list[Seen]:
+    found: list[Seen] = []
+    if pulls is not None:
+        found += read_pulls(read_message(contents(pulls), "the list of pulls", READ_LIMIT))
+    for word in commits:
+        branch, _, name = word.partition("=")
+        if not REF.fullmatch(branch) or not name:
+            raise InvalidMessage("--commits names no branch and file", hint="use BRANCH=FILE")
+        node = read_message(contents(Path(name)), "the list of commits", READ_LIMIT)
+        found += read_head(node, branch)
+    return found
+
+
+def _print_gaps(found: Gaps, again: Sequence[Seen], as_json: bool) -> None:
+    if as_json:
+        names = {seen.sha for seen in again}
+        missed = [{**asdict(seen), "again": seen.sha in names} for seen in found.missed]
+        unfinished = [asdict(entry) for entry in found.unfinished]
+        unreceived = {delivery: path.name for delivery, path in found.unreceived.items()}
+        return print(
+            json.dumps({"missed": missed, "unfinished": unfinished, "unreceived": unreceived})
+        )
+    for seen in found.missed:
+        what = f"pull request {seen.pr}" if seen.pr is not None else f"branch {seen.base_ref}"
+        print(f"missed      {seen.sha[:12]} {what}{' (runs again)' if seen in again else ''}")
+    for entry in found.unfinished:
+        print(f"unfinished  {entry.sha[:12]} {entry.delivery_id} (run {entry.run.run_id})")
+    for delivery in found.unreceived:
+        print(f"unreceived  {delivery}: give its file to receive")
+    print(
+        f"{len(found.missed)} missed, {len(again)} run again;"
+        f" {len(found.unfinished)} unfinished, {len(found.unreceived)} unreceived"
+    )
 
 
 def relay_stub(
@@ -105,7 +188,7 @@ def relay_stub(
     with told("relay-stub"):
         stub = rehearsal(
             upstream=upstream,
-            allowlist=_contents(allowlist).decode(errors="replace"),
+            allowlist=contents(allowlist).decode(errors="replace"),
             repository=repository,
             dispatches=dispatches,
             faults=hud_fault or (),
@@ -117,33 +200,3 @@ def relay_stub(
             print("\n".join(f"{name}={value}" for name, value in facts.items()), flush=True)
         with suppress(KeyboardInterrupt):
             stub.sweep_for(seconds)
-
-
-@contextmanager
-def told(command: str) -> Iterator[None]:
-    """Turns an error into a message and an exit code."""
-    try:
-        yield
-    except Unwritable as error:
-        print(f"{command}: {error}", file=sys.stderr)
-        raise typer.Exit(Exit.INFRASTRUCTURE) from None
-    except SpyreError as error:
-        print(f"{command}: {error}", file=sys.stderr)
-        raise typer.Exit(Exit.CONFIG) from None
-
-
-def write_outputs(path: Path | None, values: Mapping[str, str]) -> None:
-    """Adds to GitHub's file of outputs; the values have known alphabets without line ends."""
-    if path is not None:
-        with path.open("a", encoding="utf-8") as file:
-            file.writelines(f"{name}={value}\n" for name, value in values.items())
-
-
-def _contents(path: Path) -> bytes:
-    try:
-        if str(path) == "-":
-            return sys.stdin.buffer.read(RECEIVED_LIMIT + 1)
-        with path.open("rb") as file:
-            return file.read(RECEIVED_LIMIT + 1)
-    except OSError as error:
-        raise InvalidMessage(f"{path.name} cannot be read", why=error.strerror or "") from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from openspyre.ci.relay.message import InvalidMessage, Node, read_message
 from openspyre.ci.relay.wire import DELIVERY, EVENTS, NO_SHA, REF, REPOSITORY, SHA
@@ -95,7 +94,7 @@ def _pull_request(payload: Node, delivery: str, upstream: str) -> Job:
         base_ref=_ref(pull.field("base").field("ref")),
         labels=tuple(n.field("name").text(200) for n in labels.items(200)) if labels else (),
         action="synchronize" if action == "synchronized" else action,
-        updated=_seconds(updated) if updated else 0.0,
+        updated=updated.moment() if updated else 0.0,
     )
 
 
@@ -128,11 +127,3 @@ def _ref(node: Node) -> str:
 def _is_ref(text: str) -> bool:
     plain = REF.fullmatch(text) and len(text) <= 250
     return bool(plain) and ".." not in text and not text.endswith((".lock", "."))
-
-
-def _seconds(node: Node) -> float:
-    try:
-        moment = datetime.fromisoformat(node.text(40))
-    except ValueError:
-        node.wrong("it is not a time in ISO 8601")
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import NoReturn
 
 from openspyre.errors import SpyreError
@@ -73,6 +74,14 @@ class Node:
         if not low <= self.value <= high:
             self.wrong(f"it lies outside {low} to {high}")
         return self.value
+
+    def moment(self) -> float:
+        """A time in ISO 8601, in seconds since 1970; without a zone it is UTC."""
+        try:
+            found = datetime.fromisoformat(self.text(40))
+        except ValueError:
+            self.wrong("it is not a time in ISO 8601")
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
     def flag(self) -> bool:
         if not isinstance(self.value, bool):
