@@ -329,3 +329,18 @@ def test_a_file_that_is_not_there_is_an_error_of_the_input(tmp_path: Path) -> No
     ran = CliRunner().invoke(app, words)
     assert ran.exit_code == 2
     assert "cannot be read" in ran.stderr
+
+
+def finish(tmp_path: Path, delivery: str, result: str = "success") -> Any:
+    words = ["finish", "--journal", str(tmp_path / "journal"), "--delivery-id", delivery]
+    return CliRunner().invoke(app, [*words, "--result", result])
+
+
+def test_what_has_ended_is_noted(tmp_path: Path) -> None:
+    invoke(tmp_path, envelope(pull_request()))
+    assert finish(tmp_path, "d-1", "cancelled").exit_code == 0
+    assert Journal(tmp_path / "journal").entries()[0].conclusion == "cancelled"
+    unknown = finish(tmp_path, "d-2")
+    assert unknown.exit_code == 2
+    assert "does not know" in unknown.stderr
+    assert finish(tmp_path, "d-1", "green").exit_code == 2

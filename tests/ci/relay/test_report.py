@@ -421,6 +421,24 @@ def test_a_verdict_and_failed_tests_go_along(made: World, report: Commands, tmp_
     assert made.hud.calls == 0
 
 
+def test_a_run_that_was_overtaken_is_reported_as_cancelled(
+    made: World, report: Commands, tmp_path: Path
+) -> None:
+    second = pull_request("synchronize", head={"sha": OTHER_SHA})
+    made.hook(pull_request(), delivery="d-1")
+    made.hook(second, delivery="d-2")
+    for delivery, run, payload in (("d-1", "5", pull_request()), ("d-2", "6", second)):
+        report.event(envelope(payload, delivery=delivery))
+        assert report("announce", GITHUB_RUN_ID=run).exit_code == 0
+    report.event(envelope(pull_request(), delivery="d-1"))
+    assert report("complete", "--result", "cancelled", GITHUB_RUN_ID="5").exit_code == 0
+    report.event(envelope(second, delivery="d-2"))
+    good = ("--result", "success", "--summary", summary(tmp_path, passed=1))
+    assert report("complete", *good, GITHUB_RUN_ID="6").exit_code == 0
+    ended = {row.delivery_id: row.conclusion for row in made.hud.rows.values()}
+    assert ended == {"d-1": "cancelled", "d-2": "success"}
+
+
 @pytest.mark.parametrize(("fault", "code", "delivery"), [
     (Fault.REFUSES, 1, "dashboard refused"),
     (Fault.FAILS, 5, "unknown"),
@@ -454,6 +472,14 @@ def test_without_a_dispatch_record_there_is_nothing_to_report(report: Commands) 
     assert ran.exit_code == 1
     assert "no matching dispatch record" in ran.stdout
     assert report.output()["report"] == "no"
+
+
+def test_an_announcement_that_is_repeated_is_told_apart(made: World, report: Commands) -> None:
+    made.hook(pull_request())
+    assert report("announce").exit_code == 0
+    again = report("announce")
+    assert again.exit_code == 1
+    assert "taken before" in again.stderr
 
 
 def test_over_the_rate_a_report_is_refused(made: World, report: Commands) -> None:

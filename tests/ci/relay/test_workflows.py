@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import typer.main
 import yaml
 
 from openspyre.ci.relay.__main__ import app
+from openspyre.ci.relay.journal import Journal
 from openspyre.ci.relay.stub.server import Service, served
 from tests.ci.relay.world import SHA, TWO, UP, envelope, pull_request, world
 
@@ -152,7 +154,7 @@ def command_lines() -> Iterator[tuple[str, str, list[str]]]:
 
 def test_every_option_of_a_command_line_exists() -> None:
     lines = list(command_lines())
-    assert {words[0] for _, _, words in lines} == {"receive", "report", "reconcile"}
+    assert {words[0] for _, _, words in lines} == {"receive", "report", "reconcile", "finish"}
     for _, _, words in lines:
         command: Any = typer.main.get_command(app)
         while words and words[0] in getattr(command, "commands", {}):
@@ -233,10 +235,33 @@ def test_the_workflows_own_lines_from_a_hostile_dispatch_to_the_dashboard(tmp_pa
         summary.write_text(json.dumps({"buckets": {"passed": 4}}))
         outputs = {f"needs.announce.outputs.{name}": text for name, text in announced.items()}
         run(LEG, "report", **outputs, **{"needs.test.result": "success"})
+        ended = {f"needs.receive.outputs.{name}": text for name, text in taken.items()}
+        run(DISPATCH, "finish", **ended, **{"needs.legs.result": "success"})
     (row,) = made.hud.rows.values()
     assert made.hud.seen[row.key] == 2
     assert (row.job, row.check_run_id, row.conclusion) == ("abacus", "77-1", "success")
+    assert Journal(tmp_path / "journal").entries()[0].conclusion == "success"
     assert not mark.exists()
+
+
+def test_the_nightlys_own_lines(tmp_path: Path) -> None:
+    moment = datetime.now(UTC) - timedelta(hours=2)
+    commit = {"sha": SHA, "commit": {"committer": {"date": moment.isoformat()}}}
+    (tmp_path / "commits.json").write_text(json.dumps([commit]))
+    (tmp_path / "pulls.json").write_text("[]")
+    settings = {
+        "vars.RELAY_UPSTREAM": UP,
+        "vars.RELAY_JOURNAL": str(tmp_path / "journal"),
+        "vars.RELAY_BRANCH": "main",
+        "runner.temp": str(tmp_path),
+        "matrix.missed.sha": SHA,
+        "needs.legs.result": "failure",
+    }
+    run = Runner(tmp_path, settings, GITHUB_RUN_ID="78")
+    assert json.loads(run(NIGHTLY, "reconcile")["again"]) == [{"sha": SHA}]
+    run(NIGHTLY, "finish")
+    (entry,) = Journal(tmp_path / "journal").entries()
+    assert (entry.delivery_id, entry.conclusion) == (SHA, "failure")
 
 
 def test_the_jobs_that_report_need_neither_torch_nor_the_stubs_libraries() -> None:

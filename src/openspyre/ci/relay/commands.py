@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from openspyre.ci.relay.conclusion import RESULTS
 from openspyre.ci.relay.envelope import read_envelope
 from openspyre.ci.relay.journal import Claim, Journal, Run
 from openspyre.ci.relay.message import InvalidMessage, read_message
@@ -35,6 +36,7 @@ from openspyre.ci.relay.wire import REF
 def add_relay_commands(app: typer.Typer) -> None:
     """Gives an app the commands of this file."""
     app.command()(receive)
+    app.command()(finish)
     app.add_typer(report_commands, name="report")
     app.command()(reconcile)
     app.command(name="relay-stub")(relay_stub)
@@ -73,6 +75,25 @@ def receive(
     else:
         what = f"pull request {values['pr']}" if values["pr"] else "a push"
         print(f"{chosen.step} ({what}, {values['sha'][:12]}): {chosen.reason}")
+
+
+def finish(
+    journal: Annotated[Path, JOURNAL],
+    delivery_id: Annotated[str, typer.Option(help="As receive handed it on.")],
+    result: Annotated[str, typer.Option(help="Of the run, a word of GitHub's.")],
+    as_json: Annotated[bool, AS_JSON] = False,
+) -> None:
+    """Note that what a delivery led to has ended, so that reconcile does not look for it.
+
+    Exit codes: 0; 2 for a delivery that the journal does not know; 5 without a journal.
+    """
+    with told("finish"):
+        if result not in RESULTS:
+            raise InvalidMessage(f"{result!r} is no result", hint=f"use {', '.join(RESULTS)}")
+        if not Journal(journal).finish(delivery_id, result, time.time()):
+            raise InvalidMessage("the journal does not know this delivery")
+    ended = {"delivery_id": delivery_id, "result": result}
+    print(json.dumps(ended) if as_json else f"finished: {result}")
 
 
 def reconcile(

@@ -25,7 +25,6 @@ from openspyre.ci.relay.callback import (
 )
 from openspyre.ci.relay.conclusion import RESULTS, Account, conclusion, read_account
 from openspyre.ci.relay.envelope import read_envelope
-from openspyre.ci.relay.journal import Journal
 from openspyre.ci.relay.message import InvalidMessage, read_message
 from openspyre.ci.relay.sending import Delivery, Sent, fetch_token, send
 from openspyre.ci.relay.telling import (
@@ -157,7 +156,6 @@ def complete(
         str, typer.Option(help="Report this commit of upstream, which no dispatch named.")
     ] = "",
     periodic: Annotated[bool, typer.Option("--periodic", help="With --nightly.")] = False,
-    journal: Annotated[Path | None, typer.Option(help="In which to note the end.")] = None,
     check_run_id: CheckRun = "",
     run_attempt: Attempt = 1,
     server: Server = "https://github.com",
@@ -199,8 +197,6 @@ def complete(
         body = encoded(completion(envelope, reporter, said, time.time()))
         if dry_run:
             return print(body.decode())
-        if journal is not None:
-            Journal(journal).finish(str(envelope["delivery_id"]), said.conclusion, time.time())
         sent = send(
             url, body, fetch_token(token_url, token_password), resent=resend, seconds=seconds
         )

@@ -46,6 +46,7 @@ class Sent:
 
 
 _RERUN = "run the workflow again (attempt + 1); the same callback sent again is refused"
+_OUT_OF_ORDER = f"it was taken before, or the announcement was not: {_RERUN}"
 _HINTS: dict[Delivery, str] = {
     Delivery.DELIVERED: "",
     Delivery.IGNORED: "the repository must be in upstream's allowlist at level 2 or above",
@@ -97,7 +98,8 @@ def _outcome(status: int, said: str, resent: bool) -> Delivery:
 
 
 def _sent(delivery: Delivery, status: int, why: str) -> Sent:
-    return Sent(delivery, status, why, _HINTS[delivery])
+    out_of_order = delivery is Delivery.REFUSED and "state transition" in why
+    return Sent(delivery, status, why, _OUT_OF_ORDER if out_of_order else _HINTS[delivery])
 
 
 def _said(answer: bytes) -> str:
