@@ -61,7 +61,7 @@ WRONG = [
     (HEAD + "defaults: {unlisted: xfail}\n", "unlisted is one of gate, observe, not 'xfail'"),
     (HEAD + "files: {}\n", "4:8: files is a list, not a mapping"),
     (file_of(GATE, path="../a.py"), "5:11: path is a Python file relative to"),
-    (file_of(rule("G-1", "A::b", "colour: red")), "7:40: a rule has no field 'colour'"),
+    (file_of(rule("G-1", "A::b", "colour: red")), "7:41: a rule has no field 'colour'"),
     (file_of(rule("G-1", "test_b")), "7:25: test is Class::method"),
     (file_of(rule("G-1", "TestA::test_*")), "test is Class::method"),
     (file_of(rule("G-1", "TestA::test_b", "ops: []")), "ops is empty; leave it out"),

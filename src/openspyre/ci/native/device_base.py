@@ -43,8 +43,8 @@ def device_base(native: type, hooks: Hooks) -> type:
 
 def _lists(exclusions: Mapping[str, Any]) -> dict[str, Any] | None:
     """Native exclusions: "*", or a list, since a method is searched for in what is given."""
-    found = {c: "*" if "*" in names else sorted(names) for c, names in exclusions.items()}
-    return found or None
+    listed = {c: [n] if isinstance(n, str) else sorted(n) for c, n in exclusions.items()}
+    return {c: "*" if "*" in names else names for c, names in listed.items()} or None
 
 
 class DeviceBase:
