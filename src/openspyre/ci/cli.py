@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from openspyre.ci.relay.commands import add_relay_commands
 from openspyre.ci.reuse.commands import canary, capability, run
 from openspyre.ci.reuse.config_commands import config_commands
 
@@ -17,6 +18,7 @@ app.command()(capability)
 app.command()(run)
 app.command()(canary)
 app.add_typer(config_commands, name="config")
+add_relay_commands(app)
 
 
 def main() -> None:

@@ -32,7 +32,10 @@ def device_base(native: type, hooks: Hooks) -> type:
         hooks: what the backend asks.
     """
     name = torch._C._get_privateuse1_backend_name()
-    members = {"device_type": name, "hooks": hooks, "identities": {}, "primary_device": f"{name}:0"}
+    members = {
+        "device_type": name, "device_mod": getattr(torch, name, None), "hooks": hooks,
+        "identities": {}, "primary_device": f"{name}:0",
+    }  # fmt: skip
     made: Any = type("DeviceBase", (DeviceBase, native), members)
     made.base = made
     made.set_test_configs(
@@ -52,7 +55,8 @@ class DeviceBase:
 
     Attributes:
         device_type: the backend's name from the start, where the native base calls itself
-            "privateuse1" until the first class is set up (gaps 3, 4 and 9).
+            "privateuse1" until the first class is set up (gaps 3, 4 and 9). So are its module
+            and primary device: tests for several devices ask for them as they are generated.
         identities: by class and name of every generated test, which.
     """
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-import torch
-
 _PLAIN = " !\"#$&'()*+-./:;<>?@^_`{|}~"
 
 
@@ -55,15 +53,14 @@ def _text(value: object) -> str:
     match value:
         case None | bool() | int() | float() | complex() | str():
             return str(value)
-        case torch.dtype():
-            return str(value).removeprefix("torch.")
-        case torch.device():
-            return value.type
         case enum.Enum():
             return value.name
         case Sequence() | set() | frozenset():
             texts = [_text(item) for item in value]
             return "+".join(texts if isinstance(value, Sequence) else sorted(texts))
+    kind = f"{type(value).__module__}.{type(value).__name__}"
+    if kind in ("torch.dtype", "torch.device"):  # rules are read where PyTorch is not installed
+        return str(value).removeprefix("torch.").partition(":")[0]
     return _name(value)
 
 

@@ -92,11 +92,14 @@ def _op(rows: list[Row]) -> OpCapability:
     )
 
 
-def read_measured(path: Path) -> tuple[str, Mapping[str, Any]]:
-    """The version of PyTorch and the head of a survey's file."""
+def measured_with(path: Path) -> str:
+    """The version of PyTorch with which a survey was made.
+
+    Raises:
+        SpyreError: the file is no survey.
+    """
     try:
-        found = json.loads(path.read_text())
-        return str(found["torch"]), found
+        return str(json.loads(path.read_text())["torch"])
     except (OSError, ValueError, KeyError) as error:
         raise SpyreError(
             f"{path} is no survey of ops", why=repr(error), hint="./dev bench opinfo"

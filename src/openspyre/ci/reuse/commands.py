@@ -11,11 +11,10 @@ from typing import Annotated
 import typer
 
 from openspyre.ci.capability import read_rows
-from openspyre.ci.op_samples import OP_DB, entries
 from openspyre.ci.reuse.capability_table import (
     derived,
+    measured_with,
     read_capability,
-    read_measured,
     write_capability,
 )
 from openspyre.ci.reuse.config_commands import AllowDrift, Files, Grace, Work
@@ -49,7 +48,9 @@ def capability(
 ) -> None:
     """Derive the table of what the device can do from what was measured, op by op."""
     with told("capability"):
-        torch_version, _ = read_measured(survey)
+        from openspyre.ci.op_samples import OP_DB, entries  # needs torch, other commands do not
+
+        torch_version = measured_with(survey)
         table = derived(read_rows(survey), torch_version)
         unknown = sorted(table.ops.keys() - dict(entries(OP_DB)).keys())
         if unknown:

@@ -18,11 +18,12 @@ class _FlowList(list[Any]):
     """Written on one line."""
 
 
-class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
-    """Knows the two, and indents lists."""
+def _indented(dumper: yaml.SafeDumper, flow: bool = False, indentless: bool = False) -> None:
+    """Lists stand farther in than what they belong to."""
+    yaml.SafeDumper.increase_indent(dumper, flow, False)
 
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        super().increase_indent(flow, False)
+
+_Dumper: Any = type("_Dumper", (yaml.SafeDumper,), {"increase_indent": _indented})
 
 
 def _flow(dumper: yaml.SafeDumper, value: Mapping[str, Any]) -> yaml.Node:
