@@ -236,6 +236,21 @@ def test_indexing() -> None:
     both(lambda x, r: F.embedding(r, x), x, rows.abs())
 
 
+@pytest.mark.parametrize(
+    ("shape", "indices", "written"),
+    [((1,), ((5,),), (5,)), ((1, 1), ((5, 1), (1, 4)), (5, 4)), ((1, 6), ((5,),), (5, 6))],
+)
+@pytest.mark.parametrize("accumulate", [True, False])
+def test_many_values_for_one_element(
+    shape: tuple[int, ...], indices: tuple[tuple[int, ...], ...], written: tuple[int, ...],
+    accumulate: bool,
+) -> None:  # fmt: skip
+    """A dim of one element has one index, whatever stands in the indices' tensor."""
+    rows = [torch.zeros(size, dtype=torch.int64) for size in indices]
+    x, given = values(*shape), values(*written)
+    both(lambda x, v, *i: x.index_put(i, v, accumulate=accumulate), x, given, *rows)
+
+
 def test_a_padding_of_whole_numbers_is_whole() -> None:
     x = values(1, 3, 9, 7, dtype=torch.int64)
     pool = torch.nn.functional.avg_pool2d

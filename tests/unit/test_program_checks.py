@@ -121,3 +121,25 @@ def test_what_the_ops_store() -> None:
     assert (y.stored, y.fresh) == (96, True)
     assert (z.stored, z.fresh) == (96, True)
     assert (w.stored, w.fresh) == (24, False)
+
+
+def test_what_a_scatter_stores() -> None:
+    """A dim that its index does not depend on writes the same elements again and again."""
+    kernel = parse_kernel(
+        """kernel k
+        arguments x i y z w
+        input x: f32[5, 6]
+        input i: i64[5]
+        mutated y: f32[1]
+        mutated z: f32[1, 6]
+        mutated w: f32[3, 1]
+        op a scatter i0:5 i1:6
+          y[0] += x[i0, i1]
+        op b scatter i0:5 i1:6
+          z[0, i1] <- x[i0, i1]
+        op c scatter i0:5 i1:6
+          lookup t0 = i[i0] size 3
+          w[t0, 0] += x[i0, i1]
+        """
+    )
+    assert [span.stored for span in checked_spans(kernel, {})[2:]] == [4, 24, 20]

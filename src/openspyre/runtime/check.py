@@ -181,7 +181,8 @@ def checked_spans(kernel: Kernel, sizes: Sizes) -> list[Span]:
 def _stored(kernel: Kernel, tensor: Tensor, sizes: Sizes) -> int:
     """Bytes that the ops store to a tensor: all together if to different parts, else of one.
 
-    An op writes every element once (an indirect one may write some again).
+    An op writes every element once. An indirect one may write some again, and one whose index
+    does not depend on a dim may store the last, or the sum, of what it writes along that.
     """
     if tensor.role is Role.INPUT:
         return -1
@@ -192,12 +193,20 @@ def _stored(kernel: Kernel, tensor: Tensor, sizes: Sizes) -> int:
             continue
         dims = op.dims + op.rdims if op.kind is Kind.SCAN else op.dims
         extents = {dim.name: dim.extent.evaluate(sizes) for dim in dims}
-        counts.append(prod(max(extent, 0) for extent in extents.values()))
+        apart = _told_apart(op)
+        counts.append(prod(max(e, 0) if name in apart else e > 0 for name, e in extents.items()))
         ranges = {name: (0, max(extent - 1, 0)) for name, extent in extents.items()}
         ranges |= {x.name: (0, max(x.size.evaluate(sizes) - 1, 0)) for x in op.lookups}
         boxes.append([value_range(i.substitute(sizes), ranges) for i in op.out.index])
-    apart = all(_apart(a, b) for a, b in combinations(boxes, 2))
-    return (sum(counts) if apart else max(counts, default=0)) * tensor.dtype.bytes
+    separate = all(_apart(a, b) for a, b in combinations(boxes, 2))
+    return (sum(counts) if separate else max(counts, default=0)) * tensor.dtype.bytes
+
+
+def _told_apart(op: Op) -> frozenset[str]:
+    """The names of dims on which the place of a store depends, itself or by a lookup."""
+    names = frozenset().union(*(index.names for index in op.out.index))
+    through = [i.names for x in op.lookups if x.name in names for i in x.index]
+    return names.union(*through)
 
 
 def _apart(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> bool:

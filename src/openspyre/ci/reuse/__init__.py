@@ -1,0 +1,1 @@
+"""PyTorch's tests reused as they are: rules about them, their run in isolation, and an account."""
