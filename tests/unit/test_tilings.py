@@ -6,8 +6,8 @@ import pytest
 
 from openspyre.compiler import division
 from openspyre.compiler.capacity import fits, fitting, with_loops
+from openspyre.compiler.choices import division_along, divisions
 from openspyre.compiler.cost import Work
-from openspyre.compiler.division import division_along, divisions
 from openspyre.compiler.pipeline import STAGES, plan_kernel
 from openspyre.compiler.step_work import StepWorks
 from openspyre.compiler.tiles import Buffering, lx_peak

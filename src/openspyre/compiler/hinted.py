@@ -12,8 +12,9 @@ from math import prod
 
 from openspyre.compiler.bounds import highest
 from openspyre.compiler.capacity import fit_tiles
+from openspyre.compiler.choices import soonest_division
 from openspyre.compiler.cost import Split, Work, local_sizes, splits
-from openspyre.compiler.division import divide, soonest_division
+from openspyre.compiler.division import divide
 from openspyre.compiler.early import load_early
 from openspyre.compiler.residency import place, why_not_kept
 from openspyre.compiler.step_work import StepWorks, split_of
