@@ -26,6 +26,7 @@ Tiling = tuple[tuple[int, int], ...]  # loops over axes: (axis, points of a tile
 Inner = Mapping[str, tuple[tuple[int, int], ...]]  # op -> loops over its own dims, by position
 AS_FAST = 1.02  # estimates closer than this are equal
 _OWN_TENSORS = 0.5  # of LX, for what a step writes
+_ROUNDED = 1 + 1e-9  # sums of the same numbers in another order
 _LOADS_AHEAD = 0.5  # of the LX that the step's own tensors leave: loads that wait for their op
 
 
@@ -309,6 +310,21 @@ def cycles_of_each(
         for line in lines:
             line.add(phase, own, cost)
     return [line.cycles() for line in lines]
+
+
+def least_of_units(
+    work: Work, split: Split, card: CardSpec, loops: Tiling, inner: Inner
+) -> float:
+    """What device memory, PT or SFU alone take for a step in tiles, however copies are buffered:
+    no less than any of its `cycles`.
+    """
+    line = Timeline(work, split, card, loops)
+    server, busy = 0.0, [0.0, 0.0]
+    for phase in work.phases:
+        cost = line.cost(phase, inner.get(phase.op.name, ()))
+        server += cost.server
+        busy[phase.op.matmul is not None] += cost.all_busy
+    return (max(server, *busy) + _fixed(card)) / _ROUNDED
 
 
 def _phase(
