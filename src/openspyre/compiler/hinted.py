@@ -91,9 +91,9 @@ def place_as_told(kernel: Kernel, card: CardSpec) -> Kernel:
     return placed
 
 
-def load_early_as_told(kernel: Kernel, card: CardSpec) -> Kernel:
+def load_early_as_told(kernel: Kernel, card: CardSpec, *, works: Works | None = None) -> Kernel:
     """`load_early`, with the loops of steps that have a fixed tile."""
-    return load_early(kernel, card, fixed=_by_step(kernel, Fixed.TILE).keys())
+    return load_early(kernel, card, fixed=_by_step(kernel, Fixed.TILE).keys(), works=works)
 
 
 # --- names ------------------------------------------------------------------------------------

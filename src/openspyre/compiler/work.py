@@ -175,7 +175,7 @@ class OpWork:
         self.stick = 1
         self.flows: tuple[Flow, ...] = tuple(self._flows(kernel))
         self._known: dict[Counts, Cost] = {}
-        self.phases: dict[object, PhaseCost] = {}
+        self.phases: dict[object, dict[object, PhaseCost]] = {}  # see `cost.Phase`
 
     def store_granule(self, dim: int, element: int) -> int:
         """Whole sticks of a dim, or the part of one that gives more cores work.
