@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from openspyre.compiler import division
+from openspyre.compiler import choices
 from openspyre.compiler.capacity import fits, fitting, with_loops
+from openspyre.compiler.choices import division_along, divisions
 from openspyre.compiler.cost import Work
-from openspyre.compiler.division import division_along, divisions
 from openspyre.compiler.pipeline import STAGES, plan_kernel
 from openspyre.compiler.step_work import StepWorks
 from openspyre.compiler.tiles import Buffering, lx_peak
@@ -95,5 +95,5 @@ def test_the_division_that_is_taken_is_the_first_with_a_real_fit(
     def refused(kernel: Kernel, card: CardSpec, step: Step, work: Work, division: Division) -> bool:
         return division != first
 
-    monkeypatch.setattr(division, "fits", refused)
+    monkeypatch.setattr(choices, "fits", refused)
     assert divisions(kernel, step, work, SPYRE_CARD_V1) == [second, first, *others]

@@ -8,12 +8,13 @@ are then done sooner.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
 from openspyre.compiler.axes import step_axes
 from openspyre.compiler.bounds import highest
+from openspyre.compiler.choices import Choices
 from openspyre.compiler.cost import Work
 from openspyre.compiler.groups import Group, Grouping
 from openspyre.compiler.residency import (
@@ -27,22 +28,17 @@ from openspyre.compiler.residency import (
 )
 from openspyre.compiler.rewrite import reads, sole_name, writes_whole
 from openspyre.compiler.segments import REACH
-from openspyre.compiler.step_work import STAYS, flows_of, split_of, with_near
-from openspyre.compiler.tilings import least_cycles
+from openspyre.compiler.step_work import STAYS, split_of, with_near
 from openspyre.ir.kernel import Division, Kernel, Kind, Op, Part, Role, Step, loads
 from openspyre.spec import CardSpec
 
 _SOONER = 0.98  # of the time apart: estimates closer than this are equal
 _SMALL = 1 / 16  # of LX: what fits beside anything else
 
-Choices = Callable[[Step, Work], Sequence[Division]]
-
 
 def agree(
     kernel: Kernel,
     works: Mapping[str, Work],
-    keys: Mapping[str, object],
-    card: CardSpec,
     choices: Choices,
     *,
     ring: bool,
@@ -51,11 +47,10 @@ def agree(
 
     Args:
         works: the work of every step, by name.
-        keys: equal for steps that are equal up to names.
-        choices: the divisions of a step with some work that are worth a look, the fastest first.
+        choices: of the steps.
         ring: whether moves on the ring are taken to cost time.
     """
-    agreed = Agreed(kernel, works, keys, card, ring=ring)
+    agreed = Agreed(kernel, works, choices, ring=ring)
     crossing = {
         name: uses
         for name, uses in local_uses(kernel).items()
@@ -63,7 +58,7 @@ def agree(
     }
     for name, uses in crossing.items():
         agreed.offer(name, uses)
-    agreed.gather(crossing, choices)
+    agreed.gather(crossing)
     return agreed
 
 
@@ -155,18 +150,15 @@ class Agreed:
         self,
         kernel: Kernel,
         works: Mapping[str, Work],
-        keys: Mapping[str, object],
-        card: CardSpec,
+        choices: Choices,
         *,
         ring: bool,
     ) -> None:
-        self.kernel, self.works, self.keys, self.card = kernel, dict(works), keys, card
-        self.ring = ring
+        self.kernel, self.works, self.choices, self.ring = kernel, dict(works), choices, ring
+        self.card = choices.works.card
         self.settled: set[str] = set()  # steps on whose division a tensor in LX relies
         self.near: set[str] = set()
         self.fetches = False  # a step fetches something from other cores
-        self.times: dict[object, float] = {}
-        self.chosen: dict[object, Sequence[Division]] = {}
 
     def cycles(self) -> float:
         """The estimate of all steps."""
@@ -196,7 +188,7 @@ class Agreed:
         self.settled |= after.keys()
         self.near.add(name)
 
-    def gather(self, crossing: Mapping[str, Sequence[Use]], choices: Choices) -> None:
+    def gather(self, crossing: Mapping[str, Sequence[Use]]) -> None:
         """Lets steps fetch small tensors from the LX of those that made them."""
         small = {
             name: uses
@@ -204,18 +196,16 @@ class Agreed:
             if name not in self.near and self._gathered(self.kernel, name, uses)
         }
         while small:
-            kernel, works = self._fetching(small, choices)
+            kernel, works = self._fetching(small)
             kept = {n: uses for n, uses in small.items() if self._gathered(kernel, n, uses)}
             if len(kept) == len(small):
                 self.kernel, self.works, self.fetches = kernel, works, True
                 if self.ring:
-                    self._make(small, choices)
+                    self._make(small)
                 return
             small = kept
 
-    def _fetching(
-        self, small: Mapping[str, Sequence[Use]], choices: Choices
-    ) -> tuple[Kernel, dict[str, Work]]:
+    def _fetching(self, small: Mapping[str, Sequence[Use]]) -> tuple[Kernel, dict[str, Work]]:
         """Readers of the tensors divided without regard to runs in device memory."""
         runs = self._runs(self.kernel, small)
         works = {step: with_near(work, runs) for step, work in self.works.items()}
@@ -223,10 +213,10 @@ class Agreed:
         again = dict(self.kernel.divisions)
         for step in (self.kernel.steps[n] for n in sorted(readers)):
             if step.name not in self.settled:
-                again[step.name] = self._choices(step, works[step.name], choices)[0]
+                again[step.name] = self.choices.of(step, works[step.name])[0]
         return replace(self.kernel, divisions=again), works
 
-    def _make(self, small: Mapping[str, Sequence[Use]], choices: Choices) -> None:
+    def _make(self, small: Mapping[str, Sequence[Use]]) -> None:
         """Lets steps make tensors as those that fetch them are done soonest."""
         made: dict[int, dict[str, Sequence[Use]]] = {}
         for name, uses in small.items():
@@ -237,7 +227,7 @@ class Agreed:
                 continue
             touched = {n: u for n, u in small.items() if any(use.step == number for use in u)}
             best = self.kernel, self._including_readers(self.kernel, step, own)
-            for division in self._by_runs(step, own, choices):
+            for division in self._by_runs(step, own):
                 kernel = self._divided(step, division)
                 time = self._including_readers(kernel, step, own)
                 sooner = time < best[1] * _SOONER
@@ -250,12 +240,10 @@ class Agreed:
     def _divided(self, step: Step, division: Division) -> Kernel:
         return replace(self.kernel, divisions={**self.kernel.divisions, step.name: division})
 
-    def _by_runs(
-        self, step: Step, made: Mapping[str, Sequence[Use]], choices: Choices
-    ) -> Iterable[Division]:
+    def _by_runs(self, step: Step, made: Mapping[str, Sequence[Use]]) -> Iterable[Division]:
         """The fastest of those divisions of a step that leave runs of the same lengths."""
         found: dict[object, Division] = {}
-        for division in self._choices(step, self.works[step.name], choices):
+        for division in self.choices.of(step, self.works[step.name]):
             runs = self._runs(self._divided(step, division), made)
             found.setdefault(tuple(runs.values()), division)
         return found.values()
@@ -279,12 +267,6 @@ class Agreed:
             name: longest_run(kernel, axes_of(kernel, uses), name, uses)
             for name, uses in tensors.items()
         }
-
-    def _choices(self, step: Step, work: Work, choices: Choices) -> Sequence[Division]:
-        key = self._key(step, work)
-        if key not in self.chosen:
-            self.chosen[key] = choices(step, work)
-        return self.chosen[key]
 
     def _gathered(self, kernel: Kernel, name: str, uses: Sequence[Use]) -> bool:
         axes = axes_of(kernel, uses)
@@ -328,12 +310,5 @@ class Agreed:
         lies = kept_form(kernel, axes_of(kernel, uses), name, uses)
         return lies is not None and lies.bytes <= self.card.lx_usable * STAYS
 
-    def _key(self, step: Step, work: Work) -> object:
-        return self.keys[step.name], flows_of(work)
-
     def _time(self, step: Step, division: Division, work: Work) -> float:
-        split = split_of(step, division)
-        key = (self._key(step, work), split)
-        if key not in self.times:
-            self.times[key] = least_cycles(work, split, self.card)
-        return self.times[key]
+        return self.choices.time(step, work, split_of(step, division))

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from openspyre.compiler.capacity import estimated, fitting
+from openspyre.compiler.choices import division_along
 from openspyre.compiler.cost import best_splits
-from openspyre.compiler.division import division_along
 from openspyre.compiler.residency import early_operands, why_not_kept
 from openspyre.compiler.segments import step_tensors
 from openspyre.compiler.step_work import StepWork, StepWorks, split_of, without

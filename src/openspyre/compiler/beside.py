@@ -7,20 +7,18 @@ less often, where cores fetch the rows from each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 
 from openspyre.compiler.capacity import fitting
-from openspyre.compiler.cost import Work
+from openspyre.compiler.choices import Choices
 from openspyre.compiler.step_work import StepWork, StepWorks
 from openspyre.compiler.work import Works
-from openspyre.ir.kernel import Division, Kernel, Step
+from openspyre.ir.kernel import Division, Kernel
 
 _SOONER = 0.97  # of the time before, to be worth it
 _MOST = 4  # other divisions of a step that are compared
-
-Choices = Callable[[Step, Work], Sequence[Division]]
 
 
 def divided_beside(kernel: Kernel, works: Works, choices: Choices, *, ring: bool) -> Kernel:
@@ -29,7 +27,7 @@ def divided_beside(kernel: Kernel, works: Works, choices: Choices, *, ring: bool
     Whatever a step touches that stayed in LX stays there, and no step fetches what it had at hand.
 
     Args:
-        choices: see `agreed.agree`.
+        choices: of the steps.
         ring: whether moves on the ring are taken to cost time.
     """
     seen = StepWorks(kernel, works.card, works, ring=ring)
@@ -60,7 +58,7 @@ def _soonest(seen: StepWorks, number: int, before: StepWork, choices: Choices) -
 
 
 def _others(before: StepWork, choices: Choices) -> Iterator[Division]:
-    found = [d for d in choices(before.step, before.work) if d != before.division]
+    found = [d for d in choices.of(before.step, before.work) if d != before.division]
     yield from found[:_MOST]
 
 

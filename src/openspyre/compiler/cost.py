@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 
@@ -26,6 +26,7 @@ Tiling = tuple[tuple[int, int], ...]  # loops over axes: (axis, points of a tile
 Inner = Mapping[str, tuple[tuple[int, int], ...]]  # op -> loops over its own dims, by position
 AS_FAST = 1.02  # estimates closer than this are equal
 _OWN_TENSORS = 0.5  # of LX, for what a step writes
+_ROUNDED = 1 + 1e-9  # sums of the same numbers in another order
 _LOADS_AHEAD = 0.5  # of the LX that the step's own tensors leave: loads that wait for their op
 
 
@@ -41,6 +42,7 @@ class Phase:
             depends on, and the most bytes that lie side by side there.
         beside: numbers of those of tensors that an earlier op loads along the same axes, perhaps
             other parts of them.
+        costs: what is known of the op's costs with these axes and flows.
     """
 
     op: OpWork
@@ -48,6 +50,11 @@ class Phase:
     flows: tuple[tuple[int, frozenset[int]], ...]
     fetched: tuple[tuple[int, frozenset[int], int], ...] = ()
     beside: tuple[tuple[int, frozenset[int]], ...] = ()
+    costs: dict[object, PhaseCost] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        known = self.op.phases.setdefault((self.axes, self.flows, self.fetched), {})
+        object.__setattr__(self, "costs", known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +136,9 @@ class Timeline:
         self.tiles = list(local)
         for axis, tile in loops:
             self.tiles[axis] = min(tile, local[axis])
-        self.outer = [(axis, -(-local[axis] // self.tiles[axis])) for axis, _ in loops]
+        self.outer = tuple([(axis, -(-local[axis] // self.tiles[axis])) for axis, _ in loops])
         self.own = prod(self.tiles) * work.point_bytes
+        self.free = self._free(self.own)
         self.phases = 0
         self.begin = 0.0
         self.loaded = self.computed = self.stored = self.load = self.busy = self.store = 0.0
@@ -162,7 +170,7 @@ class Timeline:
         own = prod(self.tiles) * work.point_bytes
         if own != self.own and (self.waited or self.most > self._free(own)):
             return False
-        self.own = own
+        self.own, self.free = own, self._free(own)
         return True
 
     def copied(self) -> Timeline:
@@ -183,46 +191,63 @@ class Timeline:
     def add(
         self, phase: Phase, own: Sequence[tuple[int, int]] = (), cost: PhaseCost | None = None
     ) -> None:
-        """The next op, with its cost if that is known."""
+        """The next op, with its cost if that is known.
+
+        No call of `max`: this is what planning does most.
+        """
         cost = cost or self.cost(phase, own)
+        busy, held = cost.busy, cost.held
         self.phases += 1
-        late = self._make_room(cost.held)
-        self.loaded += cost.load
-        self.fetched += cost.ring
+        late = self.taken + held > self.free and self._make_room(held)
+        if self.taken + held > self.most:
+            self.most = self.taken + held
+        loaded = self.loaded = self.loaded + cost.load
+        fetched = self.fetched = self.fetched + cost.ring
         single = self.buffering is Buffering.NONE or (self.buffering is Buffering.INNER and not own)
         if self.phases == 1 and (own or single):
             self.first = cost
         if single:
             copied = cost.load - cost.once + cost.ring
-            self.alone = max(self.alone, copied + cost.busy + cost.store)
+            self.alone = max(self.alone, copied + busy + cost.store)
             self.between += cost.reread
         # what comes in panels is used from the first one on
         panels = 1 if single else cost.panels
         op, unit = phase.op, phase.op.matmul is not None
         first, free, waited = self.units.get(unit, (-1.0, 0.0, 0.0))
-        later = 1 - 1 / panels
-        there = max(self.loaded - cost.load * later, self.fetched - cost.ring * later)
-        made = max(there, waited)
+        arrived = loaded if loaded > fetched else fetched
+        made = arrived
+        if panels > 1:
+            later = 1 - 1 / panels
+            made = max(loaded - cost.load * later, fetched - cost.ring * later)
+        if waited > made:
+            made = waited
         for tensor in op.reads:
-            if tensor in self.made:
-                there, arrived = self.made[tensor]
-                free, made = max(free, there), max(made, arrived)
-        self.begin = made if self.phases == 1 else self.begin
-        end = max(made + cost.busy, max(self.loaded, self.fetched) + cost.busy / panels)
+            if found := self.made.get(tensor):
+                if found[0] > free:
+                    free = found[0]
+                if found[1] > made:
+                    made = found[1]
+        if self.phases == 1:
+            self.begin = made
+        end = made + busy
+        if arrived + busy / panels > end:
+            end = arrived + busy / panels
         if late and own:
             self.behind += max(0.0, made - self.computed)
         done = free + cost.all_busy
-        there, arrived = self.made.get(op.out, (0.0, 0.0))  # several may write it
-        self.made[op.out] = max(there, done), max(arrived, end)
+        before = self.made.get(op.out)  # several may write it
+        self.made[op.out] = (max(before[0], done), max(before[1], end)) if before else (done, end)
         self.units[unit] = free if first < 0 else first, done, end
-        self.busy = max(self.busy, done)
-        self.computed = max(self.computed, end)
-        if cost.held:
-            self.ahead.append((end, cost.held))
-            self.taken += cost.held
+        if done > self.busy:
+            self.busy = done
+        if end > self.computed:
+            self.computed = end
+        if held:
+            self.ahead.append((end, held))
+            self.taken += held
         if cost.store:
             self.stored = max(self.stored, end) + cost.store
-        self.tail = cost.busy / cost.panels + (0.0 if cost.load > cost.once else self.tail)
+        self.tail = busy / cost.panels + (0.0 if cost.load > cost.once else self.tail)
         self.load += cost.all_load
         self.ring += cost.all_ring
         self.store += cost.all_store
@@ -233,12 +258,11 @@ class Timeline:
 
     def _make_room(self, held: float) -> bool:
         """Whether loads had to wait for it."""
-        free, ahead = self._free(self.own), len(self.ahead)
-        while self.ahead and self.taken + held > free:
+        ahead = len(self.ahead)
+        while self.ahead and self.taken + held > self.free:
             end, size = self.ahead.popleft()
             self.idle += max(0.0, end - self.loaded)
             self.loaded, self.taken, self.waited = max(self.loaded, end), self.taken - size, True
-        self.most = max(self.most, self.taken + held)
         return len(self.ahead) < ahead
 
     def pace(self) -> Pace:
@@ -263,7 +287,7 @@ class Timeline:
         server = self.server + turning / memory_share(prod(self.split), card)
         # With two copies of what ops hand on, a unit begins the next trip when it is done with this
         # one: PT works beside SFU but for where they take turns.
-        beside = self.buffering is Buffering.COPIES and self.own < self._free(self.own)
+        beside = self.buffering is Buffering.COPIES and self.own < self.free
         if trips > 1 and beside:
             busy = max((end - begin for begin, end, _ in self.units.values()), default=0.0)
         busy += self._behind(trips) * trips
@@ -285,7 +309,7 @@ class Timeline:
             return self.behind
         again = first.load - first.once
         beside = self.store / trips * max(0.0, 2 - first.busy / again) if again else 0.0
-        waits = first.panels > 1 and self.taken + first.held > self._free(self.own)
+        waits = first.panels > 1 and self.taken + first.held > self.free
         return self.behind + beside + (again / first.panels if waits else 0.0)
 
 
@@ -311,25 +335,38 @@ def cycles_of_each(
     return [line.cycles() for line in lines]
 
 
+def least_of_units(work: Work, split: Split, card: CardSpec, loops: Tiling, inner: Inner) -> float:
+    """What device memory, PT or SFU alone take for a step in tiles, however copies are buffered:
+    no less than any of its `cycles`.
+    """
+    line = Timeline(work, split, card, loops)
+    server, busy = 0.0, [0.0, 0.0]
+    for phase in work.phases:
+        cost = line.cost(phase, inner.get(phase.op.name, ()))
+        server += cost.server
+        busy[phase.op.matmul is not None] += cost.all_busy
+    return (max(server, *busy) + _fixed(card)) / _ROUNDED
+
+
 def _phase(
     phase: Phase,
     split: Split,
     tiles: Sequence[int],
-    outer: Sequence[tuple[int, int]],
+    outer: tuple[tuple[int, int], ...],
     own: tuple[tuple[int, int], ...],
     card: CardSpec,
     reread: frozenset[str],
 ) -> PhaseCost:
-    sizes = tuple(
-        tiles[a] if a >= 0 else n for a, n in zip(phase.axes, phase.op.sizes, strict=True)
-    )
-    again = tuple(phase.op.flows[n].tensor in reread for n, _ in phase.flows) if outer else ()
+    op = phase.op
+    sizes = tuple([tiles[a] if a >= 0 else n for a, n in zip(phase.axes, op.sizes, strict=True)])
+    again: tuple[bool, ...] = ()
+    if outer and reread:
+        again = tuple([op.flows[n].tensor in reread for n, _ in phase.flows])
     room = card.lx_usable if own and outer else 0  # decides what is loaded whole
-    key = (phase.axes, phase.flows, phase.fetched, split, sizes, tuple(outer), own, again, room)
-    found = phase.op.phases.get(key)
+    key = (split, sizes, outer, own, again, room)
+    found = phase.costs.get(key)
     if found is None:
-        found = _phase_cost(phase, split, list(sizes), outer, own, card, reread)
-        phase.op.phases[key] = found
+        found = phase.costs[key] = _phase_cost(phase, split, list(sizes), outer, own, card, reread)
     return found
 
 

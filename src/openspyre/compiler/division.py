@@ -6,24 +6,15 @@ sticks is split in whole sticks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from math import prod
 
 from openspyre.compiler.agreed import Agreed, agree
 from openspyre.compiler.beside import divided_beside
-from openspyre.compiler.capacity import fits
-from openspyre.compiler.cost import AS_FAST, Split, Work, best_splits
-from openspyre.compiler.segments import step_keys
+from openspyre.compiler.choices import Choices
 from openspyre.compiler.step_work import whole_works
-from openspyre.compiler.tilings import least_cycles
 from openspyre.compiler.work import Works, works_of
-from openspyre.ir.kernel import Division, Kernel, Part, Step
+from openspyre.ir.kernel import Kernel
 from openspyre.spec import CardSpec
-
-_MOST_ROUGHLY = 24  # splits that are worth a look
-_MOST_TILED = 6  # splits that are compared with their tile loops
 
 
 def divide(
@@ -38,10 +29,9 @@ def divide(
         beside: whether steps are divided again by what stays in LX beside them.
     """
     works = works_of(kernel, card, works)
-    agreed = _agreed(kernel, works, ring=ring).kernel
-    if not beside:
-        return agreed
-    return divided_beside(agreed, works, partial(divisions, kernel, card=card), ring=ring)
+    choices = Choices(kernel, works)
+    agreed = _agreed(kernel, choices, ring=ring).kernel
+    return divided_beside(agreed, works, choices, ring=ring) if beside else agreed
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,58 +53,14 @@ def divided(kernel: Kernel, works: Works) -> Divided:
     Args:
         works: of the same ops, in steps or not.
     """
-    agreed = _agreed(kernel, works, ring=False)
+    agreed = _agreed(kernel, Choices(kernel, works), ring=False)
     return Divided(agreed.cycles(), agreed.fetches)
 
 
-def _agreed(kernel: Kernel, works: Works, *, ring: bool) -> Agreed:
-    done: dict[object, Division] = {}
-    chosen, all_works, keys = {}, {}, {}
-    card = works.card
-    for (step, key), work in zip(step_keys(kernel), whole_works(kernel, works), strict=True):
-        if key not in done:
-            done[key] = soonest_division(kernel, step, work, card)
-        chosen[step.name], all_works[step.name], keys[step.name] = done[key], work, key
-    choices = partial(divisions, kernel, card=card)
-    return agree(replace(kernel, divisions=chosen), all_works, keys, card, choices, ring=ring)
-
-
-def soonest_division(
-    kernel: Kernel, step: Step, work: Work, card: CardSpec, among: Sequence[Split] | None = None
-) -> Division:
-    """The first of `divisions`."""
-    return divisions(kernel, step, work, card, among)[0]
-
-
-def divisions(
-    kernel: Kernel, step: Step, work: Work, card: CardSpec, among: Sequence[Split] | None = None
-) -> list[Division]:
-    """Those worth a look, each with the tile loops that suit it best: the fastest first, of equal
-    ones the best balanced. The first one fits LX, if any does.
-
-    Args:
-        among: the splits to choose from, if not from all.
-    """
-    best = best_splits(work, card, _MOST_ROUGHLY, among)
-    tiled = sorted(best, key=lambda way: way[0])[:_MOST_TILED]
-    timed = [
-        (least_cycles(work, split, card), split) for way, split in best if (way, split) in tiled
-    ]
-    least = min(time for time, _ in timed) * AS_FAST
-    timed.sort(key=lambda way: max(way[0], least))
-    rest = [(time, split) for time, split in best if (time, split) not in tiled]
-    rest.sort(key=lambda way: way[0])
-    found = [division_along(step, work, split) for _, split in (*timed, *rest)]
-    first = next((x for x in found if fits(kernel, card, step, work, x)), found[0])
-    return [first, *(x for x in found if x is not first)]
-
-
-def division_along(step: Step, work: Work, split: Split) -> Division:
-    """Neighbouring cores share the innermost axis."""
-    return Division(
-        tuple(
-            Part(axis.name, split[at], prod(split[at + 1 :]), work.granules[at])
-            for at, axis in enumerate(step.axes)
-            if split[at] > 1
-        )
-    )
+def _agreed(kernel: Kernel, choices: Choices, *, ring: bool) -> Agreed:
+    works = {
+        step.name: work
+        for step, work in zip(kernel.steps, whole_works(kernel, choices.works), strict=True)
+    }
+    chosen = {step.name: choices.of(step, works[step.name])[0] for step in kernel.steps}
+    return agree(replace(kernel, divisions=chosen), works, choices, ring=ring)

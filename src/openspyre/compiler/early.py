@@ -23,6 +23,7 @@ from openspyre.compiler.cost import AS_FAST, Loads, Pace
 from openspyre.compiler.lx_room import Room
 from openspyre.compiler.step_forms import Form, Forms
 from openspyre.compiler.tiles import Content
+from openspyre.compiler.work import Works
 from openspyre.ir.kernel import Kernel
 from openspyre.spec import CardSpec
 
@@ -33,17 +34,20 @@ _TRIED = 8  # choices, until all that is early has room
 _SMALL = 100.0  # cycles of device memory: what takes less goes with its neighbour
 
 
-def load_early(kernel: Kernel, card: CardSpec, *, fixed: Collection[str] = ()) -> Kernel:
+def load_early(
+    kernel: Kernel, card: CardSpec, *, fixed: Collection[str] = (), works: Works | None = None
+) -> Kernel:
     """Gives operands an earlier step to be loaded in, where that is sooner.
 
     Changes loops of steps, and the rows of their tiles: `first` of what is loaded early, offsets.
 
     Args:
         fixed: steps whose loops stay.
+        works: see `work.works_of`.
     """
     if len(kernel.steps) < 2:
         return kernel
-    stops = _stops(kernel, Forms(kernel, card, fixed))
+    stops = _stops(kernel, Forms(kernel, card, fixed, works))
     for _ in range(_TRIED):
         found, without_room = _with_room(kernel, soonest(stops, card), card)
         if not without_room:

@@ -12,8 +12,9 @@ from math import prod
 
 from openspyre.compiler.bounds import highest
 from openspyre.compiler.capacity import fit_tiles
+from openspyre.compiler.choices import soonest_division
 from openspyre.compiler.cost import Split, Work, local_sizes, splits
-from openspyre.compiler.division import divide, soonest_division
+from openspyre.compiler.division import divide
 from openspyre.compiler.early import load_early
 from openspyre.compiler.residency import place, why_not_kept
 from openspyre.compiler.step_work import StepWorks, split_of
@@ -90,9 +91,9 @@ def place_as_told(kernel: Kernel, card: CardSpec) -> Kernel:
     return placed
 
 
-def load_early_as_told(kernel: Kernel, card: CardSpec) -> Kernel:
+def load_early_as_told(kernel: Kernel, card: CardSpec, *, works: Works | None = None) -> Kernel:
     """`load_early`, with the loops of steps that have a fixed tile."""
-    return load_early(kernel, card, fixed=_by_step(kernel, Fixed.TILE).keys())
+    return load_early(kernel, card, fixed=_by_step(kernel, Fixed.TILE).keys(), works=works)
 
 
 # --- names ------------------------------------------------------------------------------------

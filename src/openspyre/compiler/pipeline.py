@@ -143,6 +143,7 @@ def _on(way: Way, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
         run: partial(run, works=way.works, ring=way.ring)
         for run in (divide, divide_as_told, fit_tiles, fit_tiles_as_told)
     }
+    bound |= {run: partial(run, works=way.works) for run in (load_early, load_early_as_told)}
     if way.beside:
         bound[divide] = partial(divide, works=way.works, ring=way.ring, beside=True)
     bound[form_steps] = lambda kernel, card: way.formed

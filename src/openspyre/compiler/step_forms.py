@@ -30,7 +30,7 @@ from openspyre.compiler.tiles import (
     used_lookups,
 )
 from openspyre.compiler.tilings import tilings
-from openspyre.compiler.work import Works
+from openspyre.compiler.work import Works, works_of
 from openspyre.ir.kernel import Kernel, Load, Step
 from openspyre.spec import CardSpec
 
@@ -61,16 +61,23 @@ class Forms:
 
     Args:
         fixed: steps whose loops stay.
+        works: see `work.works_of`.
     """
 
-    def __init__(self, kernel: Kernel, card: CardSpec, fixed: Collection[str]) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        card: CardSpec,
+        fixed: Collection[str],
+        works: Works | None = None,
+    ) -> None:
         self.kernel, self.card, self.fixed = kernel, card, fixed
         self.below = replace(card, lx_usable=below_weights(kernel, card))
         self.kept, self.far = kept_tensors(kernel), far_tensors(kernel)
         self.holders = holders_of(kernel)
         self.keys = [key for _, key in step_keys(kernel)]
-        works = whole_works(kernel, Works(kernel, card))
-        self.works = [without(work, self.kept) for work in works]
+        every = whole_works(kernel, works_of(kernel, card, works))
+        self.works = [without(work, self.kept) for work in every]
         self.loops: dict[object, list[tuple[Tiling, tuple[Tiling, ...]]]] = {}
         self.times: dict[object, tuple[Pace, Loads]] = {}
         self.known: dict[object, tuple[int, list[Form]]] = {}

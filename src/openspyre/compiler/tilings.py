@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import prod
+from math import inf, prod
 
 from openspyre.compiler.addressing import rounded_up
 from openspyre.compiler.cost import (
@@ -20,6 +20,7 @@ from openspyre.compiler.cost import (
     Tiling,
     Work,
     cycles_of_each,
+    least_of_units,
     local_sizes,
     roughly,
     stands_before,
@@ -75,13 +76,12 @@ def least_cycles(work: Work, split: Split, card: CardSpec) -> float:
     """Time of a split with the tile loops that suit it best; more than that of any other split if
     none may fit.
     """
-    times = (
-        time
-        for _, loops, inner in _tilings(work, split, card)
-        for time, _ in timed(work, split, card, loops, inner)
-    )
-    least = min(times, default=None)
-    return _UNFIT + roughly(work, split, card) if least is None else least
+    least = inf
+    for _, loops, inner in _tilings(work, split, card):
+        if least_of_units(work, split, card, loops, inner) < least:
+            times = timed(work, split, card, loops, inner)
+            least = min([least, *(time for time, _ in times)])
+    return _UNFIT + roughly(work, split, card) if least == inf else least
 
 
 def smallest_first(work: Work, split: Split, card: CardSpec) -> list[tuple[Tiling, Inner]]:

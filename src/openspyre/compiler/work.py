@@ -19,6 +19,7 @@ from openspyre.ir.index import Expr
 from openspyre.ir.kernel import (
     Access,
     Call,
+    Division,
     DType,
     Kernel,
     Kind,
@@ -174,7 +175,7 @@ class OpWork:
         self.stick = 1
         self.flows: tuple[Flow, ...] = tuple(self._flows(kernel))
         self._known: dict[Counts, Cost] = {}
-        self.phases: dict[object, PhaseCost] = {}
+        self.phases: dict[object, dict[object, PhaseCost]] = {}  # see `cost.Phase`
 
     def store_granule(self, dim: int, element: int) -> int:
         """Whole sticks of a dim, or the part of one that gives more cores work.
@@ -369,10 +370,16 @@ def _size(expr: Expr, kernel: Kernel) -> int:
 
 
 class Works:
-    """The work of the ops of a kernel by name."""
+    """The work of the ops of a kernel by name.
+
+    Attributes:
+        times, divisions: what `choices.Choices` knows of steps of these ops.
+    """
 
     def __init__(self, kernel: Kernel, card: CardSpec) -> None:
         self.kernel, self.card = kernel, card
+        self.times: dict[object, float] = {}
+        self.divisions: dict[object, Sequence[Division]] = {}
         self._known: dict[str, OpWork] = {}
 
     def of(self, op: str) -> OpWork:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Union
 
 from openspyre.errors import InvalidKernel
@@ -60,13 +60,21 @@ class Expr:
 
     @staticmethod
     def of(value: Size) -> Expr:
-        if isinstance(value, Expr):
-            return value
-        return Expr((((), int(value)),)) if value else Expr(())
+        return value if isinstance(value, Expr) else _number(int(value))
 
     @staticmethod
     def var(name: str) -> Expr:
-        return Expr((((Name(name),), 1),))
+        return _variable(name)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Expr, (self.terms,)  # what else is remembered holds in this process only
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.terms)
 
     @cached_property
     def constant(self) -> int | None:
@@ -92,7 +100,10 @@ class Expr:
         return all(isinstance(a, Name) for monomial, _ in self.terms for a in monomial)
 
     def __add__(self, other: Size) -> Expr:
-        return _collect([*self.terms, *Expr.of(other).terms])
+        right = Expr.of(other)
+        if not right.terms:
+            return self
+        return _collect([*self.terms, *right.terms]) if self.terms else right
 
     __radd__ = __add__
 
@@ -107,6 +118,9 @@ class Expr:
 
     def __mul__(self, other: Size) -> Expr:
         right = Expr.of(other)
+        for by, factor in ((right.constant, self), (self.constant, right)):
+            if by is not None:
+                return factor if by == 1 else _scaled(factor, by)
         return _collect(
             (tuple(sorted(m + n, key=str)) if m and n else m + n, c * d)
             for m, c in self.terms
@@ -189,16 +203,15 @@ class Expr:
         Raises:
             ValueError: `name` occurs squared or inside `//`, `%`, `min`, `max`.
         """
+        if name not in self.names:
+            return _number(0)
         found = []
         for monomial, coefficient in self.terms:
-            hits = [a for a in monomial if a == Name(name)]
-            inside = any(
-                isinstance(a, Binary) and name in a.left.names | a.right.names for a in monomial
-            )
-            if inside or len(hits) > 1:
+            hits = [a for a in monomial if name in _names_of(a)]
+            if len(hits) > 1 or any(isinstance(a, Binary) for a in hits):
                 raise ValueError(f"{self} is not affine in {name}")
             if hits:
-                found.append((tuple(a for a in monomial if a != Name(name)), coefficient))
+                found.append((tuple([a for a in monomial if a is not hits[0]]), coefficient))
         return _collect(found)
 
     def affine(self, names: frozenset[str]) -> tuple[dict[str, Expr], Expr]:
@@ -258,6 +271,20 @@ class Expr:
         return text
 
     __repr__ = __str__
+
+
+@lru_cache(maxsize=4096)
+def _variable(name: str) -> Expr:
+    return Expr((((Name(name),), 1),))
+
+
+@lru_cache(maxsize=4096)
+def _number(value: int) -> Expr:
+    return Expr((((), value),)) if value else Expr(())
+
+
+def _scaled(expr: Expr, by: int) -> Expr:
+    return Expr(tuple([(m, c * by) for m, c in expr.terms])) if by else _number(0)
 
 
 def _names_of(atom: Atom) -> frozenset[str]:
