@@ -151,6 +151,7 @@ void Queues::finish(Stream& stream, uint64_t position, int64_t picoseconds) {
       throw;
     }
   }
+  if (is_off_clock()) return;
   const Lock lock(mutex_);
   floor_ = std::max(floor_, picoseconds);
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "card.h"
+#include "distributed.h"
 #include "eager.h"
 #include "fallback.h"
 #include "kernel.h"
@@ -368,7 +369,8 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT,
 PyMODINIT_FUNC PyInit__C() {
   PyObject* const module = PyModule_Create(&openspyre::definition);
   if (!module) return nullptr;
-  if (!openspyre::add_kernel_type(module) || !openspyre::add_statistics(module)) {
+  if (!openspyre::add_kernel_type(module) || !openspyre::add_statistics(module) ||
+      !openspyre::add_distributed(module)) {
     Py_DECREF(module);
     return nullptr;
   }

@@ -29,6 +29,7 @@ const std::string kNoName;
 
 std::atomic<bool> timed{false};
 thread_local std::array<c10::StreamId, kMaxDevices> current_streams{};
+thread_local bool off_clock = false;
 
 // An error of the card begins with the source of an instruction: of an eager op, its name.
 std::string named(const std::string& work, const std::string& error) {
@@ -68,13 +69,14 @@ void Queues::adopt(Stream& stream, Work& work) {
   work.issued = work.started = false;
   work.order = ++order_;
   work.correlation = recording() ? correlation() : 0;
+  work.off_clock = off_clock;
 }
 
 // Card time by order of submission: the host's own time does not count, what it has seen does.
 void Queues::account(Stream& stream, Work& work) {
   Unit& on = unit(work);
   work.begins = std::max({stream.ready, on.free, floor_});
-  if (work.picoseconds == 0) return;
+  if (work.picoseconds == 0 || work.off_clock) return;
   stream.ready = on.free = work.begins + work.picoseconds;
 }
 
@@ -140,6 +142,16 @@ void Queues::wait_for(Stream& stream, const MarkPtr& mark) {
   node->mark = mark;
   push(stream, *node);
   if (stream.head == node) advance(stream);
+}
+
+int64_t Queues::time(const Stream& stream) {
+  const Lock lock(mutex_);
+  return std::max(stream.ready, floor_);
+}
+
+void Queues::not_before(Stream& stream, int64_t picoseconds) {
+  const Lock lock(mutex_);
+  stream.ready = std::max(stream.ready, picoseconds);
 }
 
 MarkPtr Queues::hold(Stream& stream) {
@@ -246,7 +258,7 @@ void Queues::note(const Work& work, int64_t began, int64_t ended) {
 void Queues::execute(Lock& lock, Unit& on, Work& work) {
   lock.unlock();
   spyre_error error{};
-  const int64_t began = recording() ? c10::getTime() : 0;
+  const int64_t began = recording() && !work.off_clock ? c10::getTime() : 0;
   const int code = work.run(error);
   if (began) note(work, began, c10::getTime());
   std::shared_ptr<Late> late;
@@ -326,7 +338,13 @@ void synchronize_device(int device) {
   if (is_open(device)) queues().report_device(device);
 }
 
-bool timing() noexcept { return timed.load(std::memory_order_relaxed) || recording(); }
+bool timing() noexcept {
+  return !off_clock && (timed.load(std::memory_order_relaxed) || recording());
+}
+bool is_off_clock() noexcept { return off_clock; }
+bool exchange_off_clock(bool off) noexcept { return std::exchange(off_clock, off); }
+int64_t card_time(Stream& stream) { return queues().time(stream); }
+void not_before(Stream& stream, int64_t picoseconds) { queues().not_before(stream, picoseconds); }
 void start_timing() noexcept { timed.store(true, std::memory_order_relaxed); }
 
 }  // namespace openspyre

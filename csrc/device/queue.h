@@ -79,6 +79,7 @@ class Work {
   int64_t begins = 0;        // card time, picoseconds
   bool issued = false;       // in its engine's ready list, or registered with its mark
   bool started = false;
+  bool off_clock = false;  // see is_off_clock
   MarkPtr mark;
 };
 
@@ -144,5 +145,10 @@ void synchronize_device(int device);
 // Whether an event with timing exists or spans are recorded: work must say how long it takes.
 bool timing() noexcept;
 void start_timing() noexcept;
+// Whether this thread's work and waits do not count: their time is accounted for elsewhere.
+bool is_off_clock() noexcept;
+bool exchange_off_clock(bool off) noexcept;
+int64_t card_time(Stream& stream);                     // when it is ready
+void not_before(Stream& stream, int64_t picoseconds);  // what it gets from now on begins then
 
 }  // namespace openspyre

@@ -35,6 +35,8 @@ class Queues {
   void enqueue(Stream& stream, Work& work);
   MarkPtr record(Stream& stream);
   void wait_for(Stream& stream, const MarkPtr& mark);
+  int64_t time(const Stream& stream);
+  void not_before(Stream& stream, int64_t picoseconds);
   MarkPtr hold(Stream& stream);
   void let_go(const MarkPtr& mark);
 

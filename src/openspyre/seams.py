@@ -219,6 +219,25 @@ DEVICE: tuple[Seam, ...] = (
     ),
 )
 
+# --- device: spyreccl ---------------------------------------------------------------------------
+DISTRIBUTED: tuple[Seam, ...] = (
+    Seam(
+        "torch._C._distributed_c10d:ProcessGroupGloo",
+        "carries what ranks say to each other, with its timeouts and its sense of ranks that end",
+        "when torch.distributed exports it with its methods",
+    ),
+    Seam(
+        "torch._C._distributed_c10d:AllgatherOptions",
+        "a timeout for one call of gloo",
+        "when gloo's calls take a timeout",
+    ),
+    Seam(
+        "torch._C._distributed_c10d:Work._source_rank",
+        "who has sent a message that any rank could send",
+        "when Work.source_rank answers for gloo",
+    ),
+)
+
 # --- tools: estimates of models of transformers ---------------------------------------------
 TOOLS: tuple[Seam, ...] = (
     Seam(
@@ -266,4 +285,4 @@ CI: tuple[Seam, ...] = (
     ),
 )
 
-SEAMS = FRONTEND + DEVICE + TOOLS + HF + CI
+SEAMS = FRONTEND + DEVICE + DISTRIBUTED + TOOLS + HF + CI

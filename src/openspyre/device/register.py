@@ -127,6 +127,7 @@ def _load_extension() -> Any:
 def _register() -> None:
     extension = _load_extension()
     from openspyre.device import dlpack
+    from openspyre.device.distributed import registration
     from openspyre.device.memory import capacity
     from openspyre.frontend.activation import activate
 
@@ -145,6 +146,7 @@ def _register() -> None:
     torch._register_device_module(NAME, _module())
     generate_methods_for_privateuse1_backend(for_storage=True)
     dlpack.install()
+    registration.register()
     activate()
 
 

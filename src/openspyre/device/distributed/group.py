@@ -1,0 +1,357 @@
+"""What a process group of torch calls for tensors of the card.
+
+Every method gives a work object at once; a lane does the collective after what the caller's
+stream has been given so far. The bytes move as `exchange` says; reductions are the card's.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import ProcessGroupGloo
+from torch.distributed import PrefixStore, Work
+
+from openspyre import _C
+from openspyre.device.distributed.buffers import check_count, check_tensors
+from openspyre.device.distributed.calls import CollectiveError, RankLost
+from openspyre.device.distributed.collectives import Collectives, Run
+from openspyre.device.distributed.exchange import Control, Path, path_between
+from openspyre.device.distributed.lanes import Done, Job, Lane
+from openspyre.device.distributed.messages import Messages
+from openspyre.device.distributed.reductions import Reduction, prepare, reduction
+from openspyre.device.distributed.splits import dim_splits
+from openspyre.errors import SpyreError
+
+_UNSET = timedelta(milliseconds=-1)
+_DRAIN = 10.0  # seconds that a group which ends waits for its messages to be taken
+
+
+def create(options: Any) -> Any:
+    """The backend of a new process group, from torch's _DistributedBackendOptions."""
+    rank, size, timeout = options.group_rank, options.group_size, options.timeout
+    gloo = ProcessGroupGloo(PrefixStore("spyreccl", options.store), rank, size, timeout)
+    control = Control(gloo, options.global_ranks_in_group or range(size))
+    group = Group(control, path_between(control, timeout), timeout)
+    milliseconds = round(timeout / timedelta(milliseconds=1))
+    return _C.collective_backend(group, rank, size, milliseconds)
+
+
+class Group:
+    """The ranks of a process group and this process as one of them."""
+
+    def __init__(self, control: Control, path: Path, timeout: timedelta) -> None:
+        self._control, self._timeout = control, timeout
+        self._collectives = Collectives(control, path)
+        self._messages = Messages(control, near=self._collectives.near)
+        self._lanes: dict[str, Lane] = {}
+        self._health = Health()
+        self._end = weakref.finalize(self, _end, self._lanes, self._messages, self._health)
+        self._together: list[tuple[Work, Run]] | None = None
+
+    # --- what c10d calls; names and arguments are the extension's (csrc/device/distributed.cpp) ---
+
+    def broadcast(self, tensors: list[Tensor], options: Any) -> Work:
+        """The root's tensor for every rank."""
+        first = check_tensors("broadcast", tensors)
+        root = options.rootRank
+        return self._start(
+            "broadcast", first, options, tensors, lambda run: run.each(run.broadcast, tensors, root)
+        )
+
+    def all_reduce(self, tensors: list[Tensor], options: Any) -> Work:
+        """A reduction over ranks, for every rank; of several tensors one by one."""
+        first = check_tensors("all_reduce", tensors)
+        op = reduction(options.reduceOp, first, "all_reduce")
+        self._prepare(op, tensors)
+        return self._start(
+            "all_reduce", first, options, tensors, lambda run: run.each(run.all_reduce, tensors, op)
+        )
+
+    def reduce(self, tensors: list[Tensor], options: Any) -> Work:
+        """A reduction over ranks, for the root."""
+        first = check_tensors("reduce", tensors)
+        op = reduction(options.reduceOp, first, "reduce")
+        self._prepare(op, tensors)
+        root = options.rootRank
+        return self._start(
+            "reduce", first, options, tensors, lambda run: run.each(run.reduce, tensors, op, root)
+        )
+
+    def all_gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], options: Any) -> Work:
+        """Every rank's tensor for every rank; sizes may differ between ranks."""
+        first = check_tensors("all_gather", [*inputs, *(t for row in outputs for t in row)])
+        check_count("all_gather", len(outputs), len(inputs), "lists of outputs")
+        for row in outputs:
+            check_count("all_gather", len(row), self._control.ranks, "outputs")
+        return self._start(
+            "all_gather", first, options, [t for row in outputs for t in row],
+            lambda run: run.each(run.all_gather, list(zip(inputs, outputs, strict=True))),
+        )  # fmt: skip
+
+    def all_gather_coalesced(
+        self, outputs: list[list[Tensor]], inputs: list[Tensor], options: Any
+    ) -> Work:
+        """The same for several tensors; outputs by rank, then by tensor."""
+        check_count("all_gather", len(outputs), self._control.ranks, "lists of outputs")
+        for row in outputs:
+            check_count("all_gather", len(row), len(inputs), "outputs")
+        return self.all_gather([list(row) for row in zip(*outputs, strict=True)], inputs, options)
+
+    def all_gather_into_tensors(
+        self, outputs: list[Tensor], inputs: list[Tensor], options: Any
+    ) -> Work:
+        """Every rank's tensor for every rank, one after the other in one tensor."""
+        what = "all_gather_into_tensor"
+        first = check_tensors(what, [*inputs, *outputs])
+        for output, given in zip(outputs, inputs, strict=True):
+            needed = self._control.ranks * given.numel()
+            check_count(what, output.numel(), needed, "elements of the output")
+        return self._start(
+            what, first, options, outputs,
+            lambda run: run.each(run.all_gather_into, list(zip(inputs, outputs, strict=True))),
+        )  # fmt: skip
+
+    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], options: Any) -> Work:
+        """Every rank's tensor for the root."""
+        taken = self._of_root("gather", outputs, options.rootRank, "outputs")
+        first = check_tensors("gather", [*inputs, *taken])
+        root = options.rootRank
+        return self._start(
+            "gather", first, options, taken,
+            lambda run: run.each(run.gather, [(inputs[0], taken)], root),
+        )  # fmt: skip
+
+    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], options: Any) -> Work:
+        """A tensor of the root's for each rank."""
+        given = self._of_root("scatter", inputs, options.rootRank, "inputs")
+        first = check_tensors("scatter", [*outputs, *given])
+        root = options.rootRank
+        return self._start(
+            "scatter", first, options, outputs,
+            lambda run: run.each(run.scatter, [(given, outputs[0])], root),
+        )  # fmt: skip
+
+    def reduce_scatter(
+        self, outputs: list[Tensor], inputs: list[list[Tensor]], options: Any
+    ) -> Work:
+        """A reduction over ranks of one input for each rank; sizes may differ between ranks."""
+        what = "reduce_scatter"
+        first = check_tensors(what, [*outputs, *(t for row in inputs for t in row)])
+        for output, row in zip(outputs, inputs, strict=True):
+            check_count(what, len(row), self._control.ranks, "inputs")
+            mine = row[self._control.rank].numel()
+            check_count(what, output.numel(), mine, "elements of the output")
+        op = reduction(options.reduceOp, first, what)
+        self._prepare(op, outputs)
+        return self._start(
+            what, first, options, outputs,
+            lambda run: run.each(run.reduce_scatter, list(zip(inputs, outputs, strict=True)), op),
+        )  # fmt: skip
+
+    def reduce_scatter_tensors(
+        self, outputs: list[Tensor], inputs: list[Tensor], options: Any
+    ) -> Work:
+        """The same with the inputs one after the other in one tensor."""
+        what = "reduce_scatter_tensor"
+        first = check_tensors(what, [*outputs, *inputs])
+        for output, given in zip(outputs, inputs, strict=True):
+            needed = self._control.ranks * output.numel()
+            check_count(what, given.numel(), needed, "elements of the input")
+        op = reduction(options.reduceOp, first, what)
+        self._prepare(op, outputs)
+        return self._start(
+            what, first, options, outputs,
+            lambda run: run.each(
+                run.reduce_scatter_from, list(zip(inputs, outputs, strict=True)), op
+            ),
+        )  # fmt: skip
+
+    def all_to_all_single(
+        self, output: Tensor, given: Tensor, taken_sizes: list[int], given_sizes: list[int],
+        options: Any,
+    ) -> Work:  # fmt: skip
+        """Rows of a tensor for each rank, rows from each rank."""
+        what = "all_to_all_single"
+        first = check_tensors(what, [given, output])
+        ranks = self._control.ranks
+        gives = dim_splits(what, given, given_sizes, ranks, "input")
+        takes = dim_splits(what, output, taken_sizes, ranks, "output")
+        return self._start(
+            what, first, options, [output],
+            lambda run: run.all_to_all_single(given, output, gives, takes),
+        )  # fmt: skip
+
+    def all_to_all(self, outputs: list[Tensor], inputs: list[Tensor], options: Any) -> Work:
+        """A tensor for each rank, one from each rank."""
+        first = check_tensors("all_to_all", [*inputs, *outputs])
+        for tensors, of in ((inputs, "inputs"), (outputs, "outputs")):
+            check_count("all_to_all", len(tensors), self._control.ranks, of)
+        me = self._control.rank
+        check_count("all_to_all", outputs[me].numel(), inputs[me].numel(), "elements of its own")
+        return self._start(
+            "all_to_all", first, options, outputs, lambda run: run.all_to_all(inputs, outputs)
+        )
+
+    def barrier(self, options: Any) -> Work:
+        """Waits until every rank has come here."""
+        index = options.device.index if options.device is not None else None
+        index = torch.accelerator.current_device_index() if index is None else index
+        mark = torch.empty(0, device=torch.device("spyre", index))
+        return self._start("barrier", mark, options, [], lambda run: run.barrier(mark))
+
+    def send(self, tensors: list[Tensor], to: int, tag: int) -> Work:
+        """Sends a tensor to a rank."""
+        tensor = self._one("send", tensors)
+
+        def act(run: Run) -> None:
+            run.took(run.ready, self._messages.send(tensor, to, tag, run.ready, run.timeout))
+
+        return self._start("send", tensor, None, [], act, lane=f"send {to} {tag}")
+
+    def receive(self, tensors: list[Tensor], source: int | None, tag: int) -> Work:
+        """Receives a tensor from a rank, or from any one."""
+        tensor = self._one("receive", tensors)
+
+        def act(run: Run) -> None:
+            size, run.source, ready = self._messages.receive(tensor, source, tag, run.timeout)
+            run.took(max(run.ready, ready), size)
+
+        lane = f"receive {source} {tag}"  # a message may be waited for while others come
+        return self._start("receive", tensor, None, tensors, act, lane=lane)
+
+    def start_coalescing(self) -> None:
+        """What is called from now on has one work object."""
+        self._together = []
+
+    def end_coalescing(self) -> Work:
+        """The work object of all that was called since."""
+        works, self._together = self._together or [], None
+        if not works:
+            raise SpyreError("coalescing: there was no call between its start and its end")
+
+        def act(run: Run) -> None:
+            for work, part in works:
+                work.wait()
+                run.ends = max(run.ends, part.ends)
+
+        device = torch.empty(0, device=torch.device("spyre", works[0][1].device))
+        return self._start("coalesced calls", device, None, [], act, lane="together")
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """How long calls wait for other ranks that name no time themselves."""
+        self._timeout = timeout
+
+    def shutdown(self) -> None:
+        """Ends after what was called, and waits a while for messages that nobody has taken."""
+        self._end()
+
+    def abort(self) -> None:
+        """Ends at once: whoever waits for this rank gets an error."""
+        self._health.failure = CollectiveError("the process group was aborted")
+        self._control.gloo.abort()
+
+    # --- how they start -------------------------------------------------------------------------
+
+    def _start(
+        self,
+        name: str,
+        first: Tensor,
+        options: Any,
+        outputs: Sequence[Tensor],
+        act: Callable[[Run], None],
+        *,
+        lane: str = "collectives",
+    ) -> Work:
+        self._check_usable(name)
+        device = first.device.index
+        ready = _C.card_time(device) if _C.is_timing() else None
+        run = self._collectives.run(device, ready, self._time_for(options))
+        work = _C.new_collective(name, device)
+        after = torch.accelerator.current_stream(first.device).record_event()
+
+        def do() -> Done:
+            with self._watched(name):
+                act(run)
+            times = (0, 0) if ready is None else (run.begins, run.ends)
+            return Done(list(outputs), *times, run.source)
+
+        if lane not in self._lanes:
+            self._lanes[lane] = Lane(f"spyreccl {lane}")
+        self._lanes[lane].submit(Job(work, device, after, do))
+        if self._together is not None:
+            self._together.append((work, run))
+        return work
+
+    def _prepare(self, op: Reduction, reduced: Sequence[Tensor]) -> None:
+        for tensor in reduced:
+            prepare(op, self._control.ranks, tensor, [tensor.numel()])
+
+    def _check_usable(self, name: str) -> None:
+        if self._health.failure is not None:
+            raise CollectiveError(
+                f"{name}: this process group has failed before",
+                why=str(self._health.failure),
+                hint="end it with destroy_process_group() and start again",
+            )
+        if not self._end.alive:
+            raise CollectiveError(f"{name}: this process group was ended")
+
+    @contextmanager
+    def _watched(self, name: str) -> Iterator[None]:
+        """Names what fails. A rank that does not go on leaves the group, so that others know."""
+        self._check_usable(name)
+        try:
+            yield
+        except RankLost as error:
+            named = RankLost(f"{name}: {error.what}", why=error.why, hint=error.hint)
+            self._leave(named)
+            raise named from error
+        except CollectiveError:
+            raise  # all ranks have it, and are in step
+        except Exception as error:
+            self._leave(error)
+            raise
+
+    def _leave(self, error: Exception) -> None:
+        if self._health.failure is None:
+            self._health.failure = error
+            self._control.gloo.abort()
+
+    def _time_for(self, options: Any) -> timedelta:
+        given = options.timeout if options is not None else _UNSET
+        return given if given > timedelta(0) else self._timeout
+
+    def _one(self, what: str, tensors: Sequence[Tensor]) -> Tensor:
+        check_count(what, len(tensors), 1, "tensors")
+        return check_tensors(what, tensors)
+
+    def _of_root(
+        self, what: str, lists: Sequence[Sequence[Tensor]], root: int, of: str
+    ) -> Sequence[Tensor]:
+        """What only the root gives a list of."""
+        if self._control.rank != root:
+            check_count(what, len(lists), 0, f"lists of {of} on a rank that is not the root")
+            return []
+        check_count(what, len(lists), 1, f"lists of {of}")
+        check_count(what, len(lists[0]), self._control.ranks, of)
+        return lists[0]
+
+
+class Health:
+    """What has made a group of no use, if something has."""
+
+    def __init__(self) -> None:
+        self.failure: Exception | None = None
+
+
+def _end(lanes: dict[str, Lane], messages: Messages, health: Health) -> None:
+    sound = health.failure is None
+    for lane in lanes.values():
+        lane.end(_DRAIN if sound else 0)
+    messages.drain(_DRAIN if sound else 0)
