@@ -318,9 +318,9 @@ CASES["star_import"] = Planted(
     {"test_star.py::TestA::test_x": "helpers"},
 )  # fmt: skip
 CASES["helper_module"] = Planted(
-    {"test/test_alias.py": _ALIASED},
+    {"test/test_module_alias.py": _ALIASED},
     {"torch/testing/_internal/common_nn.py": "def module_input():\n    return 4\n"},
-    {"test_alias.py::TestA::test_x": "helpers"},
+    {"test_module_alias.py::TestA::test_x": "helpers"},
 )
 CASES["inherited"] = Planted(
     {"test/test_derived.py": _DERIVED, "test/mixins.py": _MIXIN},
