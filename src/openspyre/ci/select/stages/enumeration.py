@@ -67,6 +67,7 @@ def enumerate_shapes(
     return Enumeration(
         "", "", tuple(sorted(tests, key=lambda test: test.id)),
         tuple(_broken(links, hashes)), tuple(_machinery(links)), tuple(_entries(links)),
+        tests_in=layout.tests,
     )  # fmt: skip
 
 

@@ -113,7 +113,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Enumeration:
-    """All of one ref."""
+    """All of one ref.
+
+    Attributes:
+        other: blobs of all files that are no Python of the tests.
+        tests_in: the folder of tests.
+    """
 
     ref: str
     commit: str
@@ -122,6 +127,7 @@ class Enumeration:
     machinery: tuple[Machinery, ...] = ()
     entries: tuple[Entry, ...] = ()
     other: Mapping[str, str] = field(default_factory=dict)
+    tests_in: str = ""
 
     def by_id(self) -> dict[str, Test]:
         return {test.id: test for test in self.tests}
@@ -139,7 +145,10 @@ def to_json(value: Any) -> str:
 
 def enumeration_text(found: Enumeration) -> str:
     """The lines of `enum.jsonl`."""
-    head = {"schema": SCHEMA, "ref": found.ref, "commit": found.commit, "other": found.other}
+    head = {
+        "schema": SCHEMA, "ref": found.ref, "commit": found.commit, "other": found.other,
+        "tests_in": found.tests_in,
+    }  # fmt: skip
     lines = [to_json(head)]
     parts: tuple[tuple[str, Iterable[Any]], ...] = (
         ("test", found.tests), ("broken", found.broken), ("machinery", found.machinery),
@@ -166,7 +175,7 @@ def enumeration_of(text: str, name: str = "enumeration") -> Enumeration:
             found[kind].append(record_of(_KINDS[kind], line))
         return Enumeration(
             head["ref"], head["commit"], tuple(found["test"]), tuple(found["broken"]),
-            tuple(found["machinery"]), tuple(found["entry"]), head["other"],
+            tuple(found["machinery"]), tuple(found["entry"]), head["other"], head["tests_in"],
         )  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SelectionError(
