@@ -1,0 +1,1 @@
+"""Four stages from two git refs of a test suite to a run and its rules. Imports nothing of ours."""
