@@ -13,7 +13,6 @@ from typing import Annotated, Any
 
 import typer
 import yaml
-from rich.console import Console
 
 from openspyre.ci.select.stages.agent import Question, command, consult, question
 from openspyre.ci.select.stages.canonical import digest
@@ -49,8 +48,10 @@ from openspyre.ci.select.stages.records import (
     read_text,
 )
 from openspyre.ci.select.stages.relevance import Judged, Label, World, judged, tables_of
+from openspyre.ci.telling import AS_JSON, shown_progress
+from openspyre.ci.telling import told as told_errors
+from openspyre.errors import SpyreError
 from openspyre.runtime.whole_file import write_whole
-from openspyre.tools.progress import late_bar
 
 Repo = Annotated[Path, typer.Option("--repo", help="The upstream git repository.")]
 Base = Annotated[str, typer.Option(help="The ref before the change.")]
@@ -69,18 +70,17 @@ ModelOps = Annotated[
 Agent = Annotated[str, typer.Option(help="Command that labels the unsure ones; none by default.")]
 AgentSeconds = Annotated[float, typer.Option(min=0.1, help="Time for its answer.")]
 AgentMost = Annotated[int, typer.Option(min=0, help="Questions it may be asked at most.")]
-AS_JSON = typer.Option("--json", help="Print a JSON object.")
 OUT = Path("selection")
 
 
 @contextmanager
 def told(name: str) -> Iterator[None]:
-    """A user's mistake becomes one message and exit code 2."""
-    try:
-        yield
-    except (SelectionError, OSError) as error:
-        typer.echo(f"spyre-ci {name}: {error}", err=True)
-        raise typer.Exit(2) from None
+    """What the stages say of a user's mistake is told as all commands tell it."""
+    with told_errors(name):
+        try:
+            yield
+        except SelectionError as error:
+            raise SpyreError(error.what, why=error.why, hint=error.hint) from None
 
 
 def enumerate_(
@@ -247,7 +247,7 @@ def _enumerated(
     """Both enumerations; what is there of the same commits is taken as it is."""
     repository, parsed = Repository(repo), Shapes()
     found = []
-    with late_bar(Console(stderr=True)) as tell:
+    with shown_progress() as tell:
         for which, ref in (("base", base), ("head", head)):
             path = out / f"enum.{which}.jsonl"
             old = _if_there(path, enumeration_of)

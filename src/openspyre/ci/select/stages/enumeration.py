@@ -15,10 +15,10 @@ from .records import Broken, Entry, Enumeration, Machinery, Test
 from .shape import MODULE, ClassShape, FileShape, Instantiation, Method, is_test
 
 Shapes = dict[str, FileShape]
-Tell = Callable[[str, float | None], None]
+Tell = Callable[[str, float], None]
 
 
-def silent(_: str, __: float | None) -> None:
+def silent(_: str, __: float) -> None:
     """Tells nobody how far it is."""
 
 
