@@ -16,6 +16,7 @@ import pytest
 import typer.main
 import yaml
 
+from openspyre.ci.cli import app as whole_app
 from openspyre.ci.relay.__main__ import app
 from openspyre.ci.relay.journal import Journal
 from openspyre.ci.relay.stub.server import Service, served
@@ -143,6 +144,16 @@ def test_outputs_are_those_of_the_commands() -> None:
         text = json.dumps(job(file, name).get("outputs", {}))
         for used in re.findall(r"steps\.(\w+)\.outputs", text):
             assert any(found.get("id") == used for found in job(file, name)["steps"]), number
+
+
+def test_the_leg_runs_the_tests_with_options_that_exist() -> None:
+    (line,) = (s["run"] for s in job(LEG, "test")["steps"] if "spyre-ci" in s.get("run", ""))
+    words = line.split()
+    assert words[:2] == ["spyre-ci", "run"]
+    command: Any = typer.main.get_command(whole_app)
+    options = {option for param in command.commands["run"].params for option in param.opts}
+    assert {word for word in words if word.startswith("--")} <= options
+    assert {"receive", "finish", "report", "reconcile", "relay-stub"} <= command.commands.keys()
 
 
 def command_lines() -> Iterator[tuple[str, str, list[str]]]:

@@ -29,7 +29,6 @@ from openspyre.ci.relay.envelope import read_envelope
 from openspyre.ci.relay.message import InvalidMessage, read_message
 from openspyre.ci.relay.sending import Delivery, Sent, fetch_token, send
 from openspyre.ci.relay.telling import (
-    AS_JSON,
     EVENT,
     OUTPUT,
     UPSTREAM,
@@ -40,6 +39,7 @@ from openspyre.ci.relay.telling import (
 )
 from openspyre.ci.relay.verdict import read_verdict
 from openspyre.ci.relay.wire import CLIENT_SECONDS, SHA
+from openspyre.ci.telling import AS_JSON
 
 T = TypeVar("T")
 report_commands = typer.Typer(help="Tell upstream's relay of a job.", no_args_is_help=True)
@@ -220,7 +220,7 @@ def _lenient(what: str, path: Path | None, read: Callable[[bytes], T]) -> T | No
     try:
         return read(contents(path))
     except InvalidMessage as error:
-        print(f"report complete: without {what}: {error}", file=sys.stderr)
+        print(f"spyre-ci report complete: without {what}: {error}", file=sys.stderr)
         return None
 
 
