@@ -245,6 +245,7 @@ def test_the_workflows_own_lines_from_a_hostile_dispatch_to_the_dashboard(tmp_pa
         summary = tmp_path / "results" / "summary.json"
         summary.write_text(json.dumps({"buckets": {"passed": 4}}))
         outputs = {f"needs.announce.outputs.{name}": text for name, text in announced.items()}
+        run.variables["GITHUB_RUN_ATTEMPT"] = "2"  # of the reporting job alone
         run(LEG, "report", **outputs, **{"needs.test.result": "success"})
         ended = {f"needs.receive.outputs.{name}": text for name, text in taken.items()}
         run(DISPATCH, "finish", **ended, **{"needs.legs.result": "success"})

@@ -100,7 +100,7 @@ def announce(
     output: Annotated[Path | None, OUTPUT] = None,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
-    """Tell the relay that a job begins; hand on job_name and check_run_id for its end.
+    """Tell the relay that a job begins; hand on what its end must repeat.
 
     Exit codes: 0 delivered, or ignored below level 2; 1 refused; 2 wrong input, nothing sent; 5 no
     token, no answer, or an outcome that is not known.
@@ -115,8 +115,13 @@ def announce(
             return print(body.decode())
         sent = _sent(url, body, token_url, token_password, resend, seconds)
         open_end = sent.delivery not in (Delivery.REFUSED, Delivery.UNREACHED, Delivery.IGNORED)
-        handed_on = {"job_name": job_name, "check_run_id": reporter.check_run_id}
-        write_outputs(output, {**handed_on, "report": "yes" if open_end else "no"})
+        handed_on = {
+            "job_name": job_name,
+            "check_run_id": reporter.check_run_id,
+            "run_attempt": str(run_attempt),  # the reporting job alone may be run again
+            "report": "yes" if open_end else "no",
+        }
+        write_outputs(output, handed_on)
     _end("report announce", sent, {}, as_json)
 
 
