@@ -106,6 +106,18 @@ def test_an_earlier_state_of_a_pull_request_does_not_follow_a_later_one(journal:
     assert decisions == {"d-1": "superseded", "d-2": "run", "d-3": "cancel", "d-4": "run"}
 
 
+def test_a_run_tried_again_does_not_take_the_place_of_a_later_one(journal: Journal) -> None:
+    first = dispatch(pull_request(), delivery="d-1")
+    taken(journal, first, run=1)
+    later = pull_request("synchronize", head={"sha": OTHER_SHA}, updated_at="2026-11-30T12:00:01Z")
+    taken(journal, dispatch(later, delivery="d-2"), run=2)
+    again = taken(journal, first, run=1, attempt=2)
+    assert again.step is Step.IGNORE
+    assert "later state" in again.reason
+    assert taken(journal, dispatch(later, delivery="d-2"), run=2, attempt=2).step is Step.RUN
+    assert {e.delivery_id: e.run.attempt for e in journal.entries()} == {"d-1": 2, "d-2": 2}
+
+
 def test_a_pull_request_that_is_opened_again_runs(journal: Journal) -> None:
     for number, (action, step) in enumerate(
         [("opened", "run"), ("closed", "cancel"), ("reopened", "run"), ("synchronize", "run")]

@@ -120,4 +120,4 @@ def test_the_command_says_what_is_wrong(
     options = ["--upstream", UP, "--repository", TWO, "--dispatches", "sent"]
     ran = CliRunner().invoke(app, ["relay-stub", *options, *words])
     assert ran.exit_code == 2
-    assert ran.stderr.startswith("relay-stub: ")
+    assert ran.stderr.startswith("spyre-ci relay-stub: ")

@@ -340,7 +340,12 @@ def test_announce_test_report(made: World, report: Commands, tmp_path: Path) -> 
     assert first.exit_code == 0, first.output
     assert first.stdout == "report announce: delivered (HTTP 200): in_progress\n"
     handed_on = report.output()
-    assert handed_on == {"job_name": "leg", "check_run_id": "5-1", "report": "yes"}
+    assert handed_on == {
+        "job_name": "leg",
+        "check_run_id": "5-1",
+        "run_attempt": "1",
+        "report": "yes",
+    }
     made.clock.time += 120
     last = report(
         "complete",

@@ -16,6 +16,7 @@ import pytest
 import typer.main
 import yaml
 
+from openspyre.ci.cli import app as whole_app
 from openspyre.ci.relay.__main__ import app
 from openspyre.ci.relay.journal import Journal
 from openspyre.ci.relay.stub.server import Service, served
@@ -145,6 +146,16 @@ def test_outputs_are_those_of_the_commands() -> None:
             assert any(found.get("id") == used for found in job(file, name)["steps"]), number
 
 
+def test_the_leg_runs_the_tests_with_options_that_exist() -> None:
+    (line,) = (s["run"] for s in job(LEG, "test")["steps"] if "spyre-ci" in s.get("run", ""))
+    words = line.split()
+    assert words[:2] == ["spyre-ci", "run"]
+    command: Any = typer.main.get_command(whole_app)
+    options = {option for param in command.commands["run"].params for option in param.opts}
+    assert {word for word in words if word.startswith("--")} <= options
+    assert {"receive", "finish", "report", "reconcile", "relay-stub"} <= command.commands.keys()
+
+
 def command_lines() -> Iterator[tuple[str, str, list[str]]]:
     for file, name, number in STEPS:
         words = step(file, name, number).get("run", "").split()
@@ -234,6 +245,7 @@ def test_the_workflows_own_lines_from_a_hostile_dispatch_to_the_dashboard(tmp_pa
         summary = tmp_path / "results" / "summary.json"
         summary.write_text(json.dumps({"buckets": {"passed": 4}}))
         outputs = {f"needs.announce.outputs.{name}": text for name, text in announced.items()}
+        run.variables["GITHUB_RUN_ATTEMPT"] = "2"  # of the reporting job alone
         run(LEG, "report", **outputs, **{"needs.test.result": "success"})
         ended = {f"needs.receive.outputs.{name}": text for name, text in taken.items()}
         run(DISPATCH, "finish", **ended, **{"needs.legs.result": "success"})

@@ -20,7 +20,6 @@ from openspyre.ci.relay.receive import outputs, received
 from openspyre.ci.relay.reconcile import Gaps, Seen, gaps, read_head, read_pulls
 from openspyre.ci.relay.report_commands import report_commands
 from openspyre.ci.relay.telling import (
-    AS_JSON,
     EVENT,
     JOURNAL,
     OUTPUT,
@@ -31,6 +30,7 @@ from openspyre.ci.relay.telling import (
     write_outputs,
 )
 from openspyre.ci.relay.wire import REF
+from openspyre.ci.telling import AS_JSON
 
 
 def add_relay_commands(app: typer.Typer) -> None:

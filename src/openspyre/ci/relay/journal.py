@@ -76,16 +76,12 @@ class Journal:
         """Takes a delivery for a run, unless it is taken or out of date."""
         with self._transaction() as database:
             claim = _judged(database, job, run)
-            if claim is Claim.RERUN:
+            if claim is not Claim.DUPLICATE:
+                stored = str(claim) if claim is Claim.SUPERSEDED else decision
                 database.execute(
-                    "UPDATE deliveries SET run_attempt = ?, decision = ?, conclusion = NULL"
-                    " WHERE delivery_id = ?",
-                    (run.attempt, decision, job.delivery_id),
-                )
-            elif claim is not Claim.DUPLICATE:
-                stored = decision if claim is Claim.NEW else str(claim)
-                database.execute(
-                    "INSERT INTO deliveries VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)",
+                    "INSERT INTO deliveries VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)"
+                    " ON CONFLICT (delivery_id) DO UPDATE SET run_attempt = excluded.run_attempt,"
+                    " decision = excluded.decision, conclusion = NULL, finished = NULL",
                     (
                         *(job.delivery_id, run.run_id, run.attempt, job.concurrency),
                         *(job.sha, job.updated, stored, now),
@@ -148,12 +144,12 @@ def _judged(database: sqlite3.Connection, job: Job, run: Run) -> Claim:
     held = database.execute(
         "SELECT run_id, run_attempt FROM deliveries WHERE delivery_id = ?", (job.delivery_id,)
     ).fetchone()
-    if held is not None:
-        again = held[0] == run.run_id and held[1] < run.attempt
-        return Claim.RERUN if again else Claim.DUPLICATE
+    again = held is not None and held[0] == run.run_id and held[1] < run.attempt
+    if held is not None and not again:
+        return Claim.DUPLICATE
     (latest,) = database.execute(
         "SELECT MAX(updated) FROM deliveries WHERE concurrency = ?", (job.concurrency,)
     ).fetchone()
     if job.updated and latest is not None and latest > job.updated:
         return Claim.SUPERSEDED
-    return Claim.NEW
+    return Claim.RERUN if again else Claim.NEW

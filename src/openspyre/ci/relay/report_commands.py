@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
+from rich.console import Console
 
 from openspyre.ci.relay.callback import (
     Report,
@@ -23,12 +24,11 @@ from openspyre.ci.relay.callback import (
     encoded,
     nightly_envelope,
 )
-from openspyre.ci.relay.conclusion import RESULTS, Account, conclusion, read_account
+from openspyre.ci.relay.conclusion import RESULTS, conclusion, read_account
 from openspyre.ci.relay.envelope import read_envelope
 from openspyre.ci.relay.message import InvalidMessage, read_message
 from openspyre.ci.relay.sending import Delivery, Sent, fetch_token, send
 from openspyre.ci.relay.telling import (
-    AS_JSON,
     EVENT,
     OUTPUT,
     UPSTREAM,
@@ -39,6 +39,7 @@ from openspyre.ci.relay.telling import (
 )
 from openspyre.ci.relay.verdict import read_verdict
 from openspyre.ci.relay.wire import CLIENT_SECONDS, SHA
+from openspyre.ci.telling import AS_JSON
 
 T = TypeVar("T")
 report_commands = typer.Typer(help="Tell upstream's relay of a job.", no_args_is_help=True)
@@ -99,31 +100,28 @@ def announce(
     output: Annotated[Path | None, OUTPUT] = None,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
-    """Tell the relay that a job begins; hand on job_name and check_run_id for its end.
+    """Tell the relay that a job begins; hand on what its end must repeat.
 
     Exit codes: 0 delivered, or ignored below level 2; 1 refused; 2 wrong input, nothing sent; 5 no
     token, no answer, or an outcome that is not known.
     """
     with told("report announce"):
         envelope = read_envelope(contents(event), upstream).fields
-        address = f"{server}/{repository}/actions/runs/{run_id}"
-        check = check_run_id or f"{run_id}-{run_attempt}"
-        reporter = Reporter(workflow, address, run_id, run_attempt, job_name, check)
+        reporter = _reporter(
+            workflow, server, repository, run_id, run_attempt, job_name, check_run_id
+        )
         body = encoded(announcement(envelope, reporter, time.time()))
         if dry_run:
             return print(body.decode())
-        sent = send(
-            url, body, fetch_token(token_url, token_password), resent=resend, seconds=seconds
-        )
+        sent = _sent(url, body, token_url, token_password, resend, seconds)
         open_end = sent.delivery not in (Delivery.REFUSED, Delivery.UNREACHED, Delivery.IGNORED)
-        write_outputs(
-            output,
-            {
-                "job_name": job_name,
-                "check_run_id": check,
-                "report": "yes" if open_end else "no",
-            },
-        )
+        handed_on = {
+            "job_name": job_name,
+            "check_run_id": reporter.check_run_id,
+            "run_attempt": str(run_attempt),  # the reporting job alone may be run again
+            "report": "yes" if open_end else "no",
+        }
+        write_outputs(output, handed_on)
     _end("report announce", sent, {}, as_json)
 
 
@@ -174,34 +172,50 @@ def complete(
     with told("report complete"):
         if result not in RESULTS:
             raise InvalidMessage(f"{result!r} is no result", hint=f"use {', '.join(RESULTS)}")
-        if nightly:
-            if not SHA.fullmatch(nightly):
-                raise InvalidMessage("--nightly is no commit", why="it is not 40 hex digits")
-            kind = "periodic" if periodic else "nightly"
-            envelope = nightly_envelope(upstream, nightly, kind)
-        elif event is None:
-            raise InvalidMessage("there is no dispatch", hint="name its file, or use --nightly")
-        else:
-            envelope = read_envelope(contents(event), upstream).fields
+        envelope = _envelope(event, upstream, nightly, "periodic" if periodic else "nightly")
         account = _lenient("summary", summary, read_account)
         said = Report(
             conclusion=conclusion(account, result),
-            results=account.results() if isinstance(account, Account) else None,
+            results=account.results() if account is not None else None,
             artifact_url=artifact_url,
             verdict=_lenient("verdict", verdict, read_verdict),
             failed_tests=_lenient("failed tests", failed_tests, _read_failed) or (),
         )
-        address = f"{server}/{repository}/actions/runs/{run_id}"
-        check = check_run_id or f"{run_id}-{run_attempt}"
-        reporter = Reporter(workflow, address, run_id, run_attempt, job_name, check)
+        reporter = _reporter(
+            workflow, server, repository, run_id, run_attempt, job_name, check_run_id
+        )
         body = encoded(completion(envelope, reporter, said, time.time()))
         if dry_run:
             return print(body.decode())
-        sent = send(
-            url, body, fetch_token(token_url, token_password), resent=resend, seconds=seconds
-        )
+        sent = _sent(url, body, token_url, token_password, resend, seconds)
     more = {"conclusion": said.conclusion, "test_results": said.results}
     _end("report complete", sent, more, as_json)
+
+
+def _reporter(
+    workflow: str, server: str, repository: str, run_id: int, attempt: int, job: str, check: str
+) -> Reporter:
+    address = f"{server}/{repository}/actions/runs/{run_id}"
+    return Reporter(workflow, address, run_id, attempt, job, check or f"{run_id}-{attempt}")
+
+
+def _envelope(event: Path | None, upstream: str, nightly: str, kind: str) -> Mapping[str, object]:
+    if nightly:
+        if not SHA.fullmatch(nightly):
+            raise InvalidMessage("--nightly is no commit", why="it is not 40 hex digits")
+        return nightly_envelope(upstream, nightly, kind)
+    if event is None:
+        raise InvalidMessage("there is no dispatch", hint="name its file, or use --nightly")
+    return read_envelope(contents(event), upstream).fields
+
+
+def _sent(
+    url: str, body: bytes, token_url: str, token_password: str, resend: bool, seconds: float
+) -> Sent:
+    """Sends with a token made for it; says on a terminal that it waits."""
+    with Console(stderr=True).status("waiting for the relay"):
+        token = fetch_token(token_url, token_password)
+        return send(url, body, token, resent=resend, seconds=seconds)
 
 
 def _lenient(what: str, path: Path | None, read: Callable[[bytes], T]) -> T | None:
@@ -211,7 +225,7 @@ def _lenient(what: str, path: Path | None, read: Callable[[bytes], T]) -> T | No
     try:
         return read(contents(path))
     except InvalidMessage as error:
-        print(f"report complete: without {what}: {error}", file=sys.stderr)
+        print(f"spyre-ci report complete: without {what}: {error}", file=sys.stderr)
         return None
 
 

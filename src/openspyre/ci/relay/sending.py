@@ -45,7 +45,7 @@ class Sent:
     hint: str
 
 
-_RERUN = "run the workflow again (attempt + 1); the same callback sent again is refused"
+_RERUN = "re-run all jobs of the workflow (attempt + 1); sent again, the callback is refused"
 _OUT_OF_ORDER = f"it was taken before, or the announcement was not: {_RERUN}"
 _HINTS: dict[Delivery, str] = {
     Delivery.DELIVERED: "",

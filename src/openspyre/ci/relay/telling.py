@@ -16,7 +16,6 @@ from openspyre.ci.relay.sending import NoToken
 from openspyre.errors import SpyreError
 
 READ_LIMIT = 16 * 1024 * 1024 + 1
-AS_JSON = typer.Option("--json", help="Print a JSON object.")
 UPSTREAM = typer.Option(help="Upstream's repository, owner/name.")
 EVENT = typer.Argument(
     envvar="GITHUB_EVENT_PATH",
@@ -41,10 +40,10 @@ def told(command: str) -> Iterator[None]:
     try:
         yield
     except (Unwritable, NoToken) as error:
-        print(f"{command}: {error}", file=sys.stderr)
+        print(f"spyre-ci {command}: {error}", file=sys.stderr)
         raise typer.Exit(Exit.INFRASTRUCTURE) from None
     except SpyreError as error:
-        print(f"{command}: {error}", file=sys.stderr)
+        print(f"spyre-ci {command}: {error}", file=sys.stderr)
         raise typer.Exit(Exit.CONFIG) from None
 
 

@@ -53,6 +53,7 @@ class Check:
 
 Dispatch = Callable[[str, bytes], None]  # repository, client_payload; raises NotDispatched
 _IGNORED = Answer(200, {"ignored": True})
+_TRIPPED = Answer(500, {"detail": "Internal server error"})
 
 
 @dataclass(slots=True)
@@ -94,6 +95,8 @@ class Relay:
             return self._handled(event, headers.get("x-github-delivery", ""), payload)
         except _Stop as stop:
             return Answer(stop.status, {"detail": stop.detail})
+        except RecursionError:  # nested so deep that it can be read, and not written again
+            return _TRIPPED
 
     def _verify_signature(self, signature: str, body: bytes) -> None:
         if not signature:
@@ -172,6 +175,8 @@ class Relay:
             return self._reported(repository, level, message)
         except _Stop as stop:
             return Answer(stop.status, {"detail": stop.detail})
+        except RecursionError:
+            return _TRIPPED
 
     def _admit(self, repository: str) -> None:
         try:
