@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import signal
 import sqlite3
 import subprocess
@@ -20,7 +18,7 @@ from typer.testing import CliRunner
 
 from openspyre.ci.relay.__main__ import app
 from openspyre.ci.relay.envelope import Envelope, read_envelope
-from openspyre.ci.relay.journal import Claim, Journal, Run, Unwritable
+from openspyre.ci.relay.journal import Journal, Run, Unwritable
 from openspyre.ci.relay.receive import Decision, Step, decision, received
 from tests.ci.relay.world import OTHER_SHA, SHA, UP, envelope, pull_request, push
 
@@ -142,29 +140,34 @@ def test_a_time_is_one(moment: object) -> None:
 # --- the journal on disk ----------------------------------------------------------------------
 
 
-def _claim_many(path: Path, seed: int, ready: Any, out: Any) -> None:
-    journal = Journal(path)
-    ready.wait()
-    got = []
-    for number in range(6):
-        sent = dispatch(pull_request(number=number + 1), delivery=f"d-{number}")
-        if journal.claim(sent.job, Run(seed + 1, 1), "run", 1.0) is Claim.NEW:
-            got.append(number)
-    out.put(got)
+_CLAIMS = """
+import json, sys, time
+from pathlib import Path
+from openspyre.ci.relay.envelope import Job
+from openspyre.ci.relay.journal import Claim, Journal, Run
+path, go, seed = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+print("ready", flush=True)
+while not go.exists():
+    time.sleep(0.001)
+def claim(number):
+    job = Job(f"d-{number}", "push", "up/torch", None, "0" * 40, "main", (), "", 0.0)
+    return Journal(path).claim(job, Run(seed + 1, 1), "run", 1.0)
+print(json.dumps([number for number in range(6) if claim(number) is Claim.NEW]))
+"""
 
 
 def test_of_receivers_at_the_same_time_one_gets_a_delivery(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    ready, out = context.Barrier(4), context.Queue()
-    path = tmp_path / "new" / "journal.sqlite"
+    go = tmp_path / "go"
+    arguments = [sys.executable, "-c", _CLAIMS, tmp_path / "new" / "journal.sqlite", go]
     workers = [
-        context.Process(target=_claim_many, args=(path, seed, ready, out)) for seed in range(4)
+        subprocess.Popen([*arguments, str(seed)], stdout=subprocess.PIPE, text=True)
+        for seed in range(3)
     ]
     for worker in workers:
-        worker.start()
-    got = [number for _ in workers for number in out.get(timeout=60)]
-    for worker in workers:
-        worker.join()
+        assert worker.stdout
+        assert worker.stdout.readline() == "ready\n"
+    go.touch()
+    got = [number for worker in workers for number in json.loads(worker.communicate(timeout=90)[0])]
     assert sorted(got) == list(range(6))
 
 
@@ -191,12 +194,20 @@ def test_a_receiver_killed_in_the_middle_leaves_nothing_half_done(
     assert taken(journal, dispatch(pull_request(), delivery="d-9"), run=9).step is Step.RUN
 
 
+_DIES_AFTER = """
+import os, signal, sys
+from pathlib import Path
+from openspyre.ci.relay.envelope import Job
+from openspyre.ci.relay.journal import Journal, Run
+job = Job("d-1", "push", "up/torch", None, "0" * 40, "main", (), "", 0.0)
+Journal(Path(sys.argv[1])).claim(job, Run(1, 1), "run", 1.0)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 def test_a_claim_outlives_its_process(journal: Journal) -> None:
-    child = os.fork()
-    if child == 0:
-        taken(journal, dispatch(pull_request()))
-        os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(child, 0)
+    died = subprocess.run([sys.executable, "-c", _DIES_AFTER, journal.path], check=False)
+    assert died.returncode == -signal.SIGKILL
     assert taken(journal, dispatch(pull_request()), run=2).step is Step.IGNORE
 
 
