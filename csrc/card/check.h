@@ -12,7 +12,7 @@
 //  - A read through an LX buffer finds the bytes that were written through this buffer last, in
 //    the slot that was written last.
 //  - A ring move finds bytes that their holder wrote through the move's source buffer in an earlier
-//    section, and that nobody writes in this one, or in one that joins it.
+//    round, and that nobody writes in this one.
 //  - No instruction writes bytes of LX that it reads or writes as another operand, but a vector
 //    instruction may work in place.
 //  - Accesses to the same byte of device memory in one section, one of which writes, are of one

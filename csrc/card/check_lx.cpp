@@ -142,8 +142,11 @@ class LxCheck {
         }
       }
     }
-    const auto remote =
-        remote_reads(program_, s, slots_, kind_of_, cores_.size(), &sets, &problems_);
+    std::vector<std::vector<std::vector<RemoteRead>>> remote;  // by section of the round
+    for (int each = s; each < end; ++each) {
+      remote.push_back(
+          remote_reads(program_, each, slots_, kind_of_, cores_.size(), &sets, &problems_));
+    }
     std::vector<int> living, kept;
     for (size_t b = 0; b < program_.buffers.size(); ++b) {
       if (lives_[b].first < end && end <= lives_[b].second) living.push_back(sets.add(bytes_of(b)));
@@ -157,8 +160,11 @@ class LxCheck {
       for (size_t k = 0; k < kept.size(); ++k) {
         for (int part : parts.of_set(kept[k])) state[kind][part] = kept_[k].written[kind];
       }
-      for (const RemoteRead& read : remote[kind]) check_remote(s, read, parts, state[kind]);
-      check_unchanged(s, remote[kind], accesses[kind], parts);
+      for (int each = s; each < end; ++each) {
+        const std::vector<RemoteRead>& reads = remote[each - s][kind];
+        for (const RemoteRead& read : reads) check_remote(each, read, parts, state[kind]);
+        check_unchanged(each, reads, accesses[kind], parts);
+      }
       check_own_inputs(accesses[kind], sets, parts);
       for (const LxAccess& access : accesses[kind]) apply(access, parts, &state[kind]);
     }
@@ -316,10 +322,10 @@ class LxCheck {
         const RemoteRead* read = reader[part];
         const Instr by{write.section, write.node};
         if (!read || !problems_.is_new(Problems::Remote, {s, read->node}, by)) continue;
-        problems_.add(remote_text({s, read->node}, *read, parts, part) + ", which " +
-                      problems_.name(by) + " writes in the same section, through buffer " +
-                      program_.buffers[write.buffer].name +
-                      ": no core waits for another one there");
+        problems_.add(
+            remote_text({s, read->node}, *read, parts, part) + ", which " + problems_.name(by) +
+            " writes in the same " + (by.section == s ? "section" : "round") + ", through buffer " +
+            program_.buffers[write.buffer].name + ": no core waits for another one there");
       }
     }
   }

@@ -369,8 +369,9 @@ class Decoder {
   static void check_joins(const std::vector<Node>& body) {
     for (const Node& node : body) {
       const auto* copy = std::get_if<Copy>(&node.form);
-      require(copy && copy->is_load() && copy->indirect.empty(),
-              "a section that joins another one holds more than loads");
+      const bool loads = copy && copy->is_load() && copy->indirect.empty();
+      require(loads || std::holds_alternative<Ring>(node.form),
+              "a section that joins another one holds more than loads and ring moves");
     }
   }
 

@@ -163,7 +163,7 @@ struct Axis {
 
 struct Section {
   std::string name;
-  bool joins;  // no barrier before it; it holds nothing but loads
+  bool joins;  // no barrier before it; it holds nothing but loads and ring moves
   std::vector<Axis> axes;
   std::vector<Node> body;
   int cores;  // product of parts: cores [0, cores) work, in mixed radix (stride, parts)

@@ -15,8 +15,8 @@ from math import log, prod
 import pytest
 
 from openspyre.compiler.capacity import fitting
+from openspyre.compiler.choices import division_along
 from openspyre.compiler.cost import AS_FAST, Split, Work, splits
-from openspyre.compiler.division import division_along
 from openspyre.compiler.emit import emit
 from openspyre.compiler.pipeline import STAGES, plan_kernel
 from openspyre.compiler.residency import place

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from openspyre.card.native import NO_DEBUG, UNITS, DebugMode, SoftwareCard, Span
+from openspyre.ir.binary import decode, encode
 from openspyre.ir.program import (
     Buffer,
     Calc,
@@ -175,6 +176,40 @@ def test_bytes_that_others_fetch_in_the_section() -> None:
     assert problem(good, wanted) == ""
     bad = replace(one, sections=(load, move, joining, store))
     assert "no core waits for another one there" in problem(bad, wanted)
+
+
+def moves_ahead(*, joins: bool = True, work: Place | None = None) -> Program:
+    """Rows that are exchanged while every core works with its own, and writes `work`."""
+    one = exchange(ROWS, COLUMNS, 8)
+    load, move, store = one.sections
+    steps = ((0, COLUMNS * 2), (1, 2))
+    rows = local(0, steps)
+    busy = Section("work", load.axes, (added(rows, work or local(2, steps), ["tanh"] * 10),))
+    own = Buffer("b2", 1 << 16, one.buffers[0].bytes, 1)
+    sections = (load, busy, replace(move, joins=joins), store)
+    return replace(one, buffers=(*one.buffers, own), sections=sections)
+
+
+def test_moves_on_the_ring_join() -> None:
+    one = moves_ahead()
+    assert problem(one, [Span(0, SIZE, -1), Span(0, SIZE, SIZE, fresh=True)]) == ""
+    x = np.random.default_rng(2).random((ROWS, COLUMNS)).astype(np.float16)
+    given = [x, np.zeros_like(x)]
+    np.testing.assert_array_equal(made(one, given), x)
+    np.testing.assert_array_equal(interpreted(one, given), x)
+    together, apart = timed(one), timed(moves_ahead(joins=False))
+    assert together.cycles < apart.cycles
+    assert together.ring_bytes == apart.ring_bytes
+    assert decode(encode(one)) == one
+
+
+def test_what_the_section_writes_is_not_fetched() -> None:
+    wanted = [Span(0, SIZE, -1), Span(0, SIZE, SIZE, fresh=True)]
+    rows = local(0, ((0, COLUMNS * 2), (1, 2)))
+    said = problem(moves_ahead(work=rows), wanted)
+    assert "in the same round" in said
+    assert "no core waits for another one there" in said
+    assert problem(moves_ahead(work=rows, joins=False), wanted) == ""
 
 
 COPY = ahead().sections[1].body[0]

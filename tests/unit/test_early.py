@@ -14,14 +14,14 @@ from openspyre.compiler.early import Item, Stop, load_early, soonest
 from openspyre.compiler.emit import emit
 from openspyre.compiler.lx_room import Room
 from openspyre.compiler.packing import Span, highest_fit
-from openspyre.compiler.residency import place
+from openspyre.compiler.residency import far_tensors, place
 from openspyre.compiler.step_forms import Forms
 from openspyre.compiler.tiles import Tile
 from openspyre.compiler.weights import keep_weights
 from openspyre.ir import verify
 from openspyre.ir.binary import decode, encode
 from openspyre.ir.kernel import Kernel, Residency
-from openspyre.ir.program import Copy, rounds
+from openspyre.ir.program import Copy, Ring, rounds
 from openspyre.ir.text import parse_kernel
 from openspyre.ir.text_program import parse_program, print_program
 from openspyre.spec import SPYRE_CARD_V1
@@ -192,6 +192,23 @@ def test_beside_weights_that_stay_in_lx() -> None:
     check_on_card(kernel)
 
 
+def test_weights_that_cores_share_are_fetched_meanwhile() -> None:
+    """With no room for all of v in every core, each has an 8th and fetches the rest during s0."""
+    small = replace(SPYRE_CARD_V1, lx_usable=61_440)
+    weighed = BUSY.replace("arguments x v y", "arguments x v y\nweights v")
+    before = place(keep_weights(parse_kernel(weighed), small), small)
+    assert far_tensors(before)["v.kept"] == {2}
+    kernel = load_early(before, small)
+    assert early(kernel) == {"v.kept": (1, 2)}
+    assert not list(verify.placed(kernel, small))
+    joining = emit(kernel, small).sections[2]
+    assert joining.joins
+    assert [type(node) for node in joining.body] == [Ring]
+    assert cost(kernel).cycles < cost(before).cycles
+    check_interpreted(kernel)
+    check_on_card(kernel)
+
+
 def test_nothing_is_loaded_early_in_the_prologue() -> None:
     """What the first step behind it reads has no earlier step."""
     weighed = BUSY.replace("arguments x v y", "arguments x v y\nweights x")
@@ -265,9 +282,9 @@ def test_a_step_that_loads_nothing_has_all_its_time_for_others() -> None:
 
 
 def test_loads_that_save_nothing_stay() -> None:
-    """A step that only loads has no time to give away."""
+    """A step that only loads has no time to give away, but latencies and turning to stores."""
     text = BUSY.replace("exp(tanh(exp(tanh(exp(tanh(exp(tanh(x[i0, i1]))))))))", "x[i0, i1]")
-    idle = replace(SPYRE_CARD_V1, dram_latency_ns=0.0)
+    idle = replace(SPYRE_CARD_V1, dram_latency_ns=0.0, dram_turnaround=0.0)
     assert early(load_early(place(parse_kernel(text), idle), idle)) == {}
 
 

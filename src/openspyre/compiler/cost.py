@@ -76,17 +76,28 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """Cycles of LOAD and of device memory, and bytes."""
+    """Cycles of LOAD and of device memory, and bytes; cycles of RING."""
 
     unit: float = 0.0
     server: float = 0.0
     read: float = 0.0
+    ring: float = 0.0
 
     def __add__(self, other: Loads) -> Loads:
-        return Loads(self.unit + other.unit, self.server + other.server, self.read + other.read)
+        return Loads(
+            self.unit + other.unit,
+            self.server + other.server,
+            self.read + other.read,
+            self.ring + other.ring,
+        )
 
     def __sub__(self, other: Loads) -> Loads:
-        return Loads(self.unit - other.unit, self.server - other.server, self.read - other.read)
+        return Loads(
+            self.unit - other.unit,
+            self.server - other.server,
+            self.read - other.read,
+            self.ring - other.ring,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +109,7 @@ class Pace:
         server, read, written: cycles without those of turning between reads and writes; bytes.
         latency: of a load.
         turning: cycles a byte.
+        fetched: when RING is done with it.
     """
 
     time: float
@@ -108,14 +120,16 @@ class Pace:
     written: float
     latency: float
     turning: float
+    fetched: float = 0.0
 
     def cycles_with(self, more: Loads) -> float:
-        """Time of the step if loads for later steps stand behind all of its own."""
+        """Time of the step if loads and moves for later steps stand behind all of its own."""
+        time = max(self.time, self.fetched + more.ring) if more.ring else self.time
         if not more.server:
-            return self.time
+            return time
         server = self.server + more.server
         server += self.turning * min(self.read + more.read, self.written)
-        return max(self.time, max(self.done + more.unit, server) + self.latency)
+        return max(time, max(self.done + more.unit, server) + self.latency)
 
 
 class Timeline:

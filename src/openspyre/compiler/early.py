@@ -31,7 +31,7 @@ _REACH = 4  # steps that an operand may lie in LX before its own
 _FAR = 8  # the same for what is wanted behind others
 _SAVES = 16.0  # cycles that an operand loaded early must save
 _TRIED = 8  # choices, until all that is early has room
-_SMALL = 100.0  # cycles of device memory: what takes less goes with its neighbour
+_SMALL = 100.0  # cycles of device memory or of the ring: what takes less goes with its neighbour
 
 
 def load_early(
@@ -168,7 +168,7 @@ def _items(number: int, form: Form, written: Mapping[str, int], forms: Forms) ->
         item = Item((tensor,), sum(t.bytes for t in tiles), loads, since)
         if last is None:
             last = item
-        elif last.since == since and min(last.loads.server, loads.server) < _SMALL:
+        elif last.since == since and min(_shared(last.loads), _shared(loads)) < _SMALL:
             both = (*last.tensors, tensor)
             last = Item(both, last.bytes + item.bytes, last.loads + loads, since)
         else:
@@ -176,6 +176,10 @@ def _items(number: int, form: Form, written: Mapping[str, int], forms: Forms) ->
             last = item
     if last is not None:
         yield last
+
+
+def _shared(loads: Loads) -> float:
+    return max(loads.server, loads.ring)
 
 
 def soonest(stops: list[Stop], card: CardSpec) -> list[tuple[Form, dict[str, int]]]:

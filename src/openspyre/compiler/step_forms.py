@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -17,7 +17,8 @@ from openspyre.compiler.residency import (
     kept_tensors,
     planned_tiles,
 )
-from openspyre.compiler.ring_time import RingTime, ring_time
+from openspyre.compiler.resident import kept_weights
+from openspyre.compiler.ring_time import RingTime, ring_times
 from openspyre.compiler.segments import step_keys, step_tensors
 from openspyre.compiler.step_work import split_of, whole_works, without
 from openspyre.compiler.tiles import (
@@ -46,14 +47,14 @@ class Form:
     Attributes:
         whole: the tensors that it loads whole and first of all, and that it does not write.
         peak: bytes of LX, kept tensors included.
-        ring: the time of what it fetches from other cores.
+        ring: the time of what it fetches from other cores, by tensor.
     """
 
     step: Step
     tiles: tuple[Tile, ...]
     whole: tuple[str, ...]
     peak: int
-    ring: RingTime
+    ring: Mapping[str, RingTime]
 
 
 class Forms:
@@ -74,7 +75,7 @@ class Forms:
         self.kernel, self.card, self.fixed = kernel, card, fixed
         self.below = replace(card, lx_usable=below_weights(kernel, card))
         self.kept, self.far = kept_tensors(kernel), far_tensors(kernel)
-        self.holders = holders_of(kernel)
+        self.holders, self.weights = holders_of(kernel), kept_weights(kernel)
         self.keys = [key for _, key in step_keys(kernel)]
         every = whole_works(kernel, works_of(kernel, card, works))
         self.works = [without(work, self.kept) for work in every]
@@ -125,6 +126,7 @@ class Forms:
             step=replace(new, loops=form.step.loops, inner=inner),
             tiles=tuple(tiles),
             whole=tuple(names[tensor] for tensor in form.whole),
+            ring={names[tensor]: time for tensor, time in form.ring.items()},
         )
 
     def _forms(self, number: int) -> Iterator[Form]:
@@ -150,7 +152,7 @@ class Forms:
         kept = sum(r.bytes for r in rows if r.first <= number <= r.last)
         cores = division_of(self.kernel, step.name).cores
         fetched = {n: self.holders[n] for n in self.kept if number in self.far[n]}
-        ring = ring_time(self.kernel, step, plan, cores, fetched, self.card)
+        ring = ring_times(self.kernel, step, plan, cores, fetched, self.card)
         apart = kept + sum(t.bytes * t.slots for t in plan.tiles)  # no two tiles share bytes
         peak = apart if apart <= self.card.lx_usable else kept + plan.peak
         return Form(step, plan.tiles, _whole(plan, wanted), peak, ring)
@@ -169,7 +171,8 @@ class Forms:
             looked_up = isinstance(read, Load) and used_lookups(ops[op], read)
             loaded = plan.tiles[tile].content is Content.OPERAND and not looked_up
             found[read.tensor] = found.get(read.tensor, True) and loaded
-        away = {op.out.tensor for op in ops.values()} | self.kept.keys()
+        at_hand = {t for t in self.kept if t not in self.weights or number not in self.far[t]}
+        away = {op.out.tensor for op in ops.values()} | at_hand
         return tuple(t for t, plain in found.items() if plain and t not in away)
 
     def _other_loops(self, number: int, tensors: frozenset[str]) -> Iterator[Step]:
@@ -197,9 +200,13 @@ class Forms:
 
     def pace(self, number: int, form: Form, gone: tuple[str, ...] = ()) -> Pace:
         """How a form of a step goes without the loads of some tensors."""
-        pace, ring = self.time(number, form.step, gone)[0], form.ring
+        pace = self.time(number, form.step, gone)[0]
+        ring = sum((t for name, t in form.ring.items() if name not in gone), RingTime())
         late = max(0.0, ring.before - pace.begin)
-        return replace(pace, time=max(pace.time + late, ring.all))
+        if not form.step.loops:  # stores come behind all loads
+            late += pace.turning * min(pace.read, pace.written)
+        time = max(pace.time + late, ring.all)
+        return replace(pace, time=time, fetched=ring.done(time))
 
     def time(self, number: int, step: Step, gone: tuple[str, ...] = ()) -> tuple[Pace, Loads]:
         """The same but for the ring, and all loads that are left."""
@@ -218,7 +225,9 @@ class Forms:
 
     def loads(self, number: int, form: Form, tensors: tuple[str, ...]) -> Loads:
         """What it takes to load some tensors for a form of a step."""
-        return self.time(number, form.step)[1] - self.time(number, form.step, tensors)[1]
+        ring = sum(form.ring[name].all for name in tensors if name in form.ring)
+        loads = self.time(number, form.step)[1] - self.time(number, form.step, tensors)[1]
+        return replace(loads, ring=ring)
 
 
 def _whole(plan: StepTiles, tensors: tuple[str, ...]) -> tuple[str, ...]:

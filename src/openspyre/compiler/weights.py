@@ -2,8 +2,9 @@
 
 A weight gets a local tensor that a step of the prologue copies it to. Cores share it as the step
 that reads it is divided: a core that needs a slice has it (*near*), or, where a slice is for
-several cores, each of them has a part of it and they fetch the rest on the ring (*spread*). LX
-takes as many as fit beside the tiles, small ones near.
+several cores, each of them has a part of it and they fetch the rest on the ring (*spread*), during
+an earlier step where that is sooner (`early.py`). LX takes as many as fit beside the tiles, small
+ones near while that leaves room for what is fetched early.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ from openspyre.ir.kernel import (
 from openspyre.spec import CardSpec
 
 _SHARES = (0.75, 0.5, 0.25)  # of LX for weights: the first that leaves every step's tiles room
+_NEAR = 0.5  # of LX: what weights fill at most for some to be near, not spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +96,9 @@ def keep_weights(kernel: Kernel, card: CardSpec) -> Kernel:
 
 def _with_most(kernel: Kernel, room: int, card: CardSpec) -> Kernel:
     """The kernel with the weights in LX that have room there and are of use."""
-    turned = _with_neighbours(kernel, _chosen(kernel, room, card))
-    chosen = _chosen(turned, room, card)
+    chosen = _chosen(kernel, room, card)
     while chosen:
-        kept = _kept(turned, chosen, card)
+        kept = _kept(kernel, chosen, card)
         useless = _useless(kept, card)
         if not useless:
             return kept
@@ -176,43 +177,6 @@ def _order(kernel: Kernel, op: Op, load: Load) -> tuple[int, ...]:
     return tuple(sorted(dims, key=lambda d: stick is not None and stick in load.index[d].names))
 
 
-def _with_neighbours(kernel: Kernel, forms: Sequence[_Form]) -> Kernel:
-    """The kernel in which cores that share a slice of a spread weight are neighbours on the ring,
-    where no tensor has to be fetched for it that was not before.
-    """
-    steps, uses = all_axes(kernel), local_uses(kernel)
-    far = {form.tensor for form in forms if form.spreads}
-    for number, step in enumerate(kernel.steps):
-        read = [(op, x) for op in step_ops(kernel, step) for x in loads(op) if x.tensor in far]
-        split = {
-            part.axis
-            for op, load in read
-            for _, part in _parts(steps[number], op, load, kernel.tensors[load.tensor].shape)
-        }
-        if not split:
-            continue
-        division = _ordered(division_of(kernel, step.name), split)
-        turned = replace(kernel, divisions={**kernel.divisions, step.name: division})
-        then = {**steps, number: step_axes(kernel, step, division)}
-        if all(
-            kept_form(kernel, steps, name, found) is None
-            or kept_form(turned, then, name, found) is not None
-            for name, found in uses.items()
-            if any(use.step == number for use in found)
-        ):
-            kernel, steps = turned, then
-    return kernel
-
-
-def _ordered(division: Division, last: Collection[str]) -> Division:
-    """The division with the largest strides for some axes."""
-    parts, stride = list[Part](), 1
-    for part in sorted(division.parts, key=lambda p: (p.axis in last, p.stride)):
-        parts.append(replace(part, stride=stride))
-        stride *= part.parts
-    return Division(tuple(parts))
-
-
 def _chosen(kernel: Kernel, room: int, card: CardSpec) -> list[_Form]:
     """The forms that fit: those for which LX saves most first, the smallest ones near."""
 
@@ -229,6 +193,7 @@ def _chosen(kernel: Kernel, room: int, card: CardSpec) -> list[_Form]:
             left -= taken(spread)
             chosen.append((near, spread))
     forms = []
+    left -= max(0, room - int(card.lx_usable * _NEAR))
     for near, spread in sorted(chosen, key=lambda pair: taken(pair[0]) - taken(pair[1])):
         more = taken(near) - taken(spread)
         forms.append(near if more <= left else spread)

@@ -8,14 +8,14 @@ scalars). A `Value` is therefore an int or a slot.
 Control. A program is a list of **sections**; all cores finish one before any starts the next (and
 what it wrote to device memory or left in LX is visible to others then), unless the next one
 **joins** it: no barrier stands between the two, each unit of a core goes on with what the next one
-has for it. A section that joins holds loads alone, of what nobody stores since the barrier before:
-operands of a later section arrive while this one works. A section has **axes**: an extent, split
-over `parts` cores. Its body is a tree of tile loops and instructions. Inside
-`Loop(axis, tile)` the axis ranges over the current tile [start, start + len), len <= tile; outside
-of it, over the core's whole part [low, high). A core whose range of an axis that an instruction
-uses is empty skips the instruction. (A reduction over an axis that is empty still writes its
-neutral element, and a matmul with empty K writes zeros. A loop over an empty range makes one trip,
-for their sake.)
+has for it. A section that joins holds loads and ring moves alone, of what nobody stores or writes
+since the barrier before: operands of a later section arrive while this one works. A section has
+**axes**: an extent, split over `parts` cores. Its body is a tree of tile loops and instructions.
+Inside `Loop(axis, tile)` the axis ranges over the current tile [start, start + len), len <= tile;
+outside of it, over the core's whole part [low, high). A core whose range of an axis that an
+instruction uses is empty skips the instruction. (A reduction over an axis that is empty still
+writes its neutral element, and a matmul with empty K writes zeros. A loop over an empty range makes
+one trip, for their sake.)
 
 Order. A core has five units: LOAD, STORE, PT, SFU, RING. Each takes its instructions in the order
 of the (unrolled) body. Between units, order comes from LX **buffers** alone: every LX operand names
@@ -27,8 +27,8 @@ waits for the last reads and writes of those that overlap it. Execution in body 
 legal order.
 
 Between cores, order comes from barriers alone. RING reads the LX of other cores as the section
-found it: what it reads was written in an earlier section, and nobody writes it in this one, or in
-one that joins it.
+found it: what it reads was written before the last barrier, and nobody writes it between that and
+the next one.
 
 A right program means the same in every legal order; `csrc/card/check.h` proves it. So a read
 through a buffer finds bytes that were last written through this buffer, in the slot written last,
@@ -335,8 +335,8 @@ class Section:
     """Work of cores with one split. Cores beyond the product of parts stay idle.
 
     Attributes:
-        joins: no barrier stands before it. It holds nothing but loads without a lookup, outside of
-            loops, and stands behind the first section that is not of the prologue.
+        joins: no barrier stands before it. It holds nothing but loads without a lookup and ring
+            moves, outside of loops; it stands behind the first section that is not of the prologue.
     """
 
     name: str
