@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from openspyre.compiler.bounds import highest
+from openspyre.compiler.per_op import once_per_op
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import Access, Dim, Kernel, Kind, Load, Lookup, Op, Role, Tensor, loads
 from openspyre.spec import SPYRE_CARD_V1
@@ -117,6 +118,7 @@ def unit_dims(kernel: Kernel, tensor: Tensor, index: Sequence[Expr], op: Op) -> 
     return frozenset(n for n, c in terms if c.constant == 1 and extents[n] != 1)
 
 
+@once_per_op
 def lane_dim(kernel: Kernel, op: Op) -> str | None:
     """The dim whose points fill the lanes of SFU: contiguous for most of the elements moved."""
     if op.kind is Kind.SCAN:
