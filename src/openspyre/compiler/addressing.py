@@ -13,6 +13,8 @@ from openspyre.ir.kernel import Access, Dim, Kernel, Kind, Load, Lookup, Op, Rol
 from openspyre.spec import SPYRE_CARD_V1
 
 STICK = SPYRE_CARD_V1.stick_bytes
+STICK_POINTS = SPYRE_CARD_V1.elements_per_stick(2)
+"""Tiles of a lane dim are whole multiples of it: whole sticks of 2 bytes an element, or of more."""
 
 
 @dataclass(frozen=True, slots=True)
