@@ -328,6 +328,9 @@ def test_tensors_that_autograd_knows() -> None:
         rank.group.allreduce([parameter]).wait()
         assert parameter.tolist() == [3] * 3
         assert parameter._version == version
+        chained = rank.group.allreduce([rank.full(3)]).get_future().then(lambda f: f.value()[0] * 2)
+        assert chained.wait().tolist() == [6] * 3
+        assert not chained.value().is_inference()
         with torch.inference_mode():
             x = rank.full(3)
         rank.group.allreduce([x]).wait()
