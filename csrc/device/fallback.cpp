@@ -241,11 +241,11 @@ void run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   run_on_cpu(op, stack);
 }
 
-void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+}  // namespace
+
+void run_or_fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   needing_memory([&] { return c10::toString(op.operator_name()); }, [&] { run(op, stack); });
 }
-
-}  // namespace
 
 void set_fallback_mode(FallbackMode mode) { counts().mode = mode; }
 FallbackMode fallback_mode() { return counts().mode; }
@@ -283,14 +283,14 @@ void note_fallback(const std::string& op, const std::string& why) {
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_or_fall_back>());
 }
 
 // PyTorch would take these apart into helpers that no kernel can serve, or refuses them itself.
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   for (const char* const whole :
        {"cummax", "cummax.out", "cummin", "cummin.out", "mode", "mode.values"})
-    m.impl(whole, torch::CppFunction::makeFromBoxedFunction<&fallback>());
+    m.impl(whole, torch::CppFunction::makeFromBoxedFunction<&run_or_fall_back>());
 }
 
 }  // namespace openspyre
