@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "complex.h"
 #include "eager.h"
 #include "generator.h"
 #include "memory_error.h"
@@ -227,7 +228,7 @@ void check_devices(const c10::FunctionSchema& schema, const torch::jit::Stack& s
 
 void run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::string* const why = run_eager(op, stack);
-  if (!why) return;
+  if (!why || run_in_parts(op, stack)) return;
   if (op.schema().name().rfind("aten::", 0) == 0) check_devices(op.schema(), *stack);
   note_fallback(c10::toString(op.operator_name()), *why);
   const auto& arguments = op.schema().arguments();
