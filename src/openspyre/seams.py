@@ -217,6 +217,11 @@ DEVICE: tuple[Seam, ...] = (
         "it knows no renamed out-of-tree device, so that from_dlpack refuses what it could take",
         "when torch compares with the name that the backend was given",
     ),
+    Seam(
+        "torch._C._dynamo.eval_frame:set_eval_frame",
+        "the native side calls Python of ours in frames that Dynamo looks at, and must not trace",
+        "when Dynamo takes modules to leave alone",
+    ),
 )
 
 # --- device: spyreccl ---------------------------------------------------------------------------
