@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
+import openspyre
+
 VLLM = "0.32"
 
 
@@ -26,11 +28,9 @@ def platform() -> str | None:
             f"  try: ./dev serve, or docs/serving.md for the steps that install vLLM {VLLM}"
         )
         return None
-    from openspyre import SpyreError, require
-
     try:
-        require()
-    except SpyreError as error:
+        openspyre.require()
+    except openspyre.SpyreError as error:
         _say(f"the plugin of openspyre is off: {error}")
         return None
     return "openspyre.vllm.platform.SpyrePlatform"

@@ -146,14 +146,17 @@ class SpyreAttention(AttentionImpl[SpyreMetadata]):
         logits_soft_cap: float | None = None,
         attn_type: str = AttentionType.DECODER,
         kv_sharing_target_layer_name: str | None = None,
+        sinks: Tensor | None = None,
     ) -> None:
-        if alibi_slopes is not None:
-            raise Unsupported("attention with ALiBi", why="the card's attention has no such bias")
+        if alibi_slopes is not None or sinks is not None:
+            what = "ALiBi" if sinks is None else "sinks"
+            raise Unsupported(f"attention with {what}", why="the card's attention has no such term")
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads = num_kv_heads or num_heads
         self.kv_cache_dtype = kv_cache_dtype
         self.writes = kv_sharing_target_layer_name is None
         self.form = Form(self.scale, sliding_window or 0, logits_soft_cap or 0.0)
+        self.prepared = False
 
     def forward(
         self,
@@ -171,16 +174,22 @@ class SpyreAttention(AttentionImpl[SpyreMetadata]):
             raise Unsupported("an attention output that is quantized")
         if attn_metadata is None:  # a run that only measures memory
             return output.zero_()
-        cache, tokens = kv_cache.transpose(1, 2), slice(0, attn_metadata.tokens)
-        new = (key[tokens], value[tokens], cache, attn_metadata.slots)
-        match attn_metadata.rectangles:
-            case (one,) if self.writes:
-                run = write_and_attend(self.form)
-                run(output[tokens], query[tokens], *new, *one.tables)
-            case several:
-                if self.writes:
-                    write()(*new)
-                for one in several:
-                    tokens = slice(one.first, one.end)
-                    attend(self.form)(output[tokens], query[tokens], cache, *one.tables)
+        tokens = slice(0, attn_metadata.tokens)
+        cache, slots = kv_cache.transpose(1, 2), attn_metadata.slots
+        new = (key[tokens], value[tokens], cache, slots)
+        first, *others = attn_metadata.rectangles
+        whole = (output[tokens], query[tokens])
+        if not self.prepared:  # so that no step compiles later, whatever its rectangles are
+            write().prepared(*new)
+            write_and_attend(self.form).prepared(*whole, *new, *first.tables)
+            attend(self.form).prepared(*whole, cache, *first.tables)
+            self.prepared = True
+        if self.writes and not others:
+            write_and_attend(self.form)(*whole, *new, *first.tables)
+            return output
+        if self.writes:  # of all tokens first: a request may share the blocks of another
+            write()(*new)
+        for one in (first, *others):
+            tokens = slice(one.first, one.end)
+            attend(self.form)(output[tokens], query[tokens], cache, *one.tables)
         return output

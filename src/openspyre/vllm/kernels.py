@@ -45,7 +45,7 @@ def slot_mapping(
     PAD_ID: int,
     BLOCK_SIZE: int,
 ) -> None:
-    """Writes the slot of each token, and PAD_ID behind the last; names and order are the kernel's."""
+    """Writes the slot of each token, PAD_ID behind the last; its parameters are the kernel's."""
     if TOTAL_CP_WORLD_SIZE != 1:
         raise Unsupported("context parallelism", hint="use one card per replica")
     slot_mapping_ptr[num_tokens:max_num_tokens].fill_(PAD_ID)

@@ -102,7 +102,7 @@ def attend(form: Form) -> OneGraph:
 
 @cache
 def write() -> OneGraph:
-    """Writes keys and values `[token, head, depth]` to slots; arguments: key, value, cache, slots."""
+    """Writes keys and values `[token, head, depth]`; arguments: key, value, cache, slots."""
 
     def graph(key: Tensor, value: Tensor, cache: Tensor, slots: Tensor) -> None:
         _write(key, value, cache, slots)

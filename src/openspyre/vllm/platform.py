@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from vllm.platforms.interface import Platform, PlatformEnum
 
-import openspyre
+from openspyre.device import memory, random, streams
+from openspyre.errors import Unsupported
 from openspyre.vllm.refusals import refuse_unsupported
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-
-openspyre.require()
 
 _ATTENTION = "openspyre.vllm.attention.SpyreAttentionBackend"
 
@@ -51,26 +50,23 @@ class SpyrePlatform(Platform):
 
     @classmethod
     def get_device_name(cls, device_id: int = 0) -> str:
-        name: str = torch.spyre.get_device_name(device_id)
-        return name
+        return streams.get_device_name(device_id)
 
     @classmethod
     def get_device_total_memory(cls, device_id: int = 0) -> int:
-        total: int = torch.spyre.get_device_properties(device_id).total_memory
-        return total
+        return streams.get_device_properties(device_id).total_memory
 
     @classmethod
     def get_current_memory_usage(cls, device: torch.types.Device | None = None) -> float:
-        used: int = torch.spyre.memory_allocated(device)
-        return float(used)
+        return float(memory.memory_allocated(device))
 
     @classmethod
     def set_device(cls, device: torch.device) -> None:
-        torch.spyre.set_device(device)
+        streams.set_device(device)
 
     @classmethod
     def manual_seed_all(cls, seed: int) -> None:
-        torch.spyre.manual_seed_all(seed)
+        random.manual_seed_all(seed)
 
     @classmethod
     def inference_mode(cls) -> Any:
@@ -82,15 +78,12 @@ class SpyrePlatform(Platform):
 
     @classmethod
     def num_compute_units(cls, device_id: int = 0) -> int:
-        cores: int = torch.spyre.get_device_properties(device_id).multi_processor_count
-        return cores
+        return streams.get_device_properties(device_id).multi_processor_count
 
     @classmethod
     def check_if_supports_dtype(cls, dtype: torch.dtype) -> None:
         if dtype not in (torch.float16, torch.bfloat16, torch.float32):
-            raise openspyre.Unsupported(
-                f"a model in {dtype}", hint="--dtype float16, bfloat16 or float32"
-            )
+            raise Unsupported(f"a model in {dtype}", hint="--dtype float16, bfloat16 or float32")
 
     # --- attention and kernels ------------------------------------------------------------------
 
@@ -104,7 +97,7 @@ class SpyrePlatform(Platform):
             device_capability=None, **attn_selector_config._asdict()
         )
         if reasons:
-            raise openspyre.Unsupported("this model's attention", why="; ".join(reasons))
+            raise Unsupported("this model's attention", why="; ".join(reasons))
         return _ATTENTION
 
     @classmethod
@@ -136,10 +129,10 @@ class SpyrePlatform(Platform):
         compilation = vllm_config.compilation_config
         if compilation.mode is None:
             eager = vllm_config.model_config is None or vllm_config.model_config.enforce_eager
-            compilation.mode = (
-                CompilationMode.NONE if eager else CompilationMode.DYNAMO_TRACE_ONCE
-            )
-        compilation.inductor_compile_config.setdefault("combo_kernels", False)
+            compilation.mode = CompilationMode.NONE if eager else CompilationMode.DYNAMO_TRACE_ONCE
+        # vLLM has set them by now for every device but the CPU; they would ask for Triton.
+        for name in ("combo_kernels", "benchmark_combo_kernel"):
+            compilation.inductor_compile_config[name] = False
 
     @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:

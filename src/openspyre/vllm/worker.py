@@ -59,6 +59,9 @@ class SpyreWorker(Worker):
             _, last = runner._dummy_run(tokens, force_attention=True, uniform_decode=decodes)
             if decodes and not runner.is_pooling_model:
                 runner._dummy_sampler_run(hidden_states=last)
+        runner.input_batch.block_table.compute_slot_mapping(
+            1, runner.query_start_loc.gpu[:2], runner.positions[:1]
+        )
         set_random_seed(self.model_config.seed)
         torch.accelerator.synchronize()
         self.compilation_config.compilation_time += time.monotonic() - begin
