@@ -290,4 +290,49 @@ CI: tuple[Seam, ...] = (
     ),
 )
 
+# --- vllm: what its plugin derives from; resolved by tests/serve/test_plugin.py ---------------
+_WORKERS = "when vLLM has a public worker and runner for out-of-tree devices"
+VLLM: tuple[Seam, ...] = (
+    Seam(
+        "vllm.v1.worker.gpu_worker:Worker._init_workspace_and_model_runner",
+        "the half of init_device that is for every device",
+        _WORKERS,
+    ),
+    Seam(
+        "vllm.v1.worker.gpu_worker:Worker._maybe_get_memory_pool_context",
+        "asks for an allocator of CUDA's",
+        _WORKERS,
+    ),
+    Seam(
+        "vllm.v1.worker.gpu_worker:Worker._make_model_runner",
+        "the runner of the card",
+        _WORKERS,
+    ),
+    Seam(
+        "vllm.v1.worker.gpu_worker:init_worker_distributed_environment",
+        "what init_device does between the device and the memory",
+        _WORKERS,
+    ),
+    Seam(
+        "vllm.v1.worker.gpu_model_runner:GPUModelRunner.sample_tokens",
+        "takes a grammar's mask before logits are sampled; ours puts it on in its place",
+        _WORKERS,
+    ),
+    Seam(
+        "vllm.v1.worker.gpu_model_runner:GPUModelRunner._dummy_run",
+        "steps that make the graphs before requests come",
+        _WORKERS,
+    ),
+    Seam(
+        "vllm.v1.worker.gpu_model_runner:GPUModelRunner._dummy_sampler_run",
+        "the same for sampling",
+        _WORKERS,
+    ),
+    Seam(
+        "vllm.v1.worker.block_table:ComputeSlotMappingKernel.kernel",
+        "a Triton kernel; its parameters are those of ours",
+        "when vLLM computes slots in PyTorch",
+    ),
+)
+
 SEAMS = FRONTEND + DEVICE + DISTRIBUTED + TOOLS + HF + CI
