@@ -185,20 +185,21 @@ bool launch_in_memory(PyObject* self, State& kernel, const Binding& binding, int
   Resident& program = variant->on(device);
   Record& record = variant->record(binding.sizes);
   if (timing()) measure(*variant, record, device, binding.addresses.size(), binding.scalars.size());
+  const int counted = is_off_clock() ? 0 : 1;
   const auto pool = program.pool();
   const auto& block = program.fill(binding, reinterpret_cast<uint64_t>(pool.get()));
   // A watcher may drain the card, and others may launch meanwhile: the block is this thread's.
   if (watcher()) {
     const std::vector<int64_t> kept(block);
     if (!tell_watcher(self, *variant, binding, false)) return false;
-    record.launches += 1;
+    record.launches += counted;
     {
       const WithoutGil released;
       launch(current_stream(device), variant, program, record, kept);
     }
     return tell_watcher(self, *variant, binding, true);
   }
-  record.launches += 1;
+  record.launches += counted;
   const WithoutGil released;
   launch(current_stream(device), variant, program, record, block);
   return true;

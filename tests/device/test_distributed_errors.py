@@ -14,6 +14,7 @@ from torch.distributed import ReduceOp
 from openspyre import SpyreError, Unsupported
 from openspyre.device.distributed.calls import CollectiveError, RankLost
 from tests.device.ranks import Rank, on_ranks
+from tests.device.streams import fail_late
 
 
 def reducing(op: ReduceOp.RedOpType) -> dist.AllreduceOptions:
@@ -230,6 +231,24 @@ def test_a_call_may_have_a_time_of_its_own() -> None:
         options.timeout = timedelta(seconds=0.3)
         with pytest.raises(RankLost, match=r"within 0\.3 s"):
             rank.group.allreduce([spyre(2)], options).wait()
+
+    on_ranks(2, act)
+
+
+def test_what_failed_on_a_card_before_is_told_there_and_lets_nobody_wait() -> None:
+    def act(rank: Rank) -> None:
+        rank.barrier()
+        if rank.number == 0:
+            fail_late()
+            with pytest.raises(IndexError, match="embedding"):
+                rank.group.allreduce([spyre(2)]).wait()
+            with pytest.raises(CollectiveError, match="has failed before"):
+                rank.group.allreduce([spyre(2)])
+            return
+        began = time.monotonic()
+        with pytest.raises(RankLost):
+            rank.group.allreduce([spyre(2)]).wait()
+        assert time.monotonic() - began < 30
 
     on_ranks(2, act)
 

@@ -18,6 +18,7 @@ from torch._C._distributed_c10d import AllgatherOptions
 
 from openspyre.device.distributed.calls import (
     Call,
+    CollectiveError,
     RankLost,
     check_agreement,
     decode,
@@ -65,8 +66,23 @@ class Control:
     """
 
     def __init__(self, gloo: Any, world_ranks: Sequence[int]) -> None:
-        self.gloo, self.world_ranks = gloo, world_ranks
+        self._gloo, self.world_ranks = gloo, world_ranks
         self.rank, self.ranks = gloo.rank(), gloo.size()
+
+    @property
+    def gloo(self) -> Any:
+        """The group that carries it.
+
+        Raises:
+            CollectiveError: this rank has left.
+        """
+        if self._gloo is None:
+            raise CollectiveError("this process group has failed before")
+        return self._gloo
+
+    def leave(self) -> None:
+        """Closes this rank's connections, once no call of gloo is under way: others notice."""
+        self._gloo = None
 
     def say(self, numbers: Sequence[int], timeout: timedelta) -> list[list[int]]:
         """Gives whole numbers to every rank; the same count from each comes back, by rank."""

@@ -270,8 +270,7 @@ class Group:
 
     def abort(self) -> None:
         """Ends at once: whoever waits for this rank gets an error."""
-        self._health.failure = CollectiveError("the process group was aborted")
-        self._control.gloo.abort()
+        self._leave(CollectiveError("the process group was aborted"))
 
     # --- how they start -------------------------------------------------------------------------
 
@@ -338,7 +337,8 @@ class Group:
     def _leave(self, error: Exception) -> None:
         if self._health.failure is None:
             self._health.failure = error
-            self._control.gloo.abort()
+            self._control.leave()
+            self._messages.drain(0)
 
     def _time_for(self, options: Any) -> timedelta:
         given = options.timeout if options is not None else _UNSET
