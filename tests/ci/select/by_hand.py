@@ -21,7 +21,7 @@ OTHERS = re.compile(
 )
 ABSENT = re.compile(
     r"to_sparse|torch\.sparse[._]|sparse_(coo|csr|csc|bsr|bsc|compressed)_tensor|quantize_per"
-    r"|_quantized_|torch\.quantization\.|CUDAGraph|make_graphed_callables|cuda\.graph"
+    r"|_affine_quantized|CUDAGraph|make_graphed_callables|cuda\.graph"
 )
 
 NAMED_FOR_ABSENT = re.compile(r"(?i)(?<!non)sparse|quantiz|qint|qtensor|cuda_?graph")

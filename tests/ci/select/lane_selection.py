@@ -160,6 +160,6 @@ def planted(
         for path, blob in sorted(sources.items())
     }
     hashes = {path: str(files.get(path, blob)) for path, blob in sources.items()}
-    found = select(head, enumerate_shapes(after, LAYOUT, hashes), able).measured(ids)
+    found = select(head, enumerate_shapes(after, LAYOUT, hashes, head.other), able).measured(ids)
     print(f"lane selection: {len(ids)} edits:", json.dumps(found, indent=1), flush=True)
     return {"seed": seed, "edits": dict(Counter(ids.values())), **found}

@@ -371,6 +371,54 @@ CASES["syntax_error"] = Planted(
 CASES["still_broken"] = Planted(
     {"test/test_still.py": "def (:\n"}, {"test/test_still.py": "def (:\n"}
 )
+CASES["set_from_outside"] = Planted(
+    {"test/test_outside.py": suite(ONE) + "TestA.limit = 1\nTestA.test_q = lambda self: 1\n"},
+    {"test/test_outside.py": suite(ONE) + "TestA.limit = 2\nTestA.test_q = lambda self: 2\n"},
+    {"test_outside.py::TestA::test_q": "body", "test_outside.py::TestA::test_x": "class"},
+)
+CASES["wrapped_class"] = Planted(
+    {"test/test_wrapped.py": suite(ONE) + "TestA = skipMeta(TestA)\n"},
+    {"test/test_wrapped.py": suite(ONE) + "TestA = onlyCPU(TestA)\n"},
+    {"test_wrapped.py::TestA::test_x": "class"},
+)
+CASES["class_of_a_call"] = Planted(
+    {"test/test_called.py": suite(ONE) + "TestB = make(TestA)\n"},
+    {"test/test_called.py": suite(_edit(ONE, ("(1, 1)", "(1, 2)"))) + "TestB = make(TestA)\n"},
+    {f"test_called.py::Test{letter}::test_x": "body" for letter in "AB"},
+)
+CASES["imported_class"] = Planted(
+    {"test/test_elsewhere.py": f"{HEAD}\nfrom cases import Cases\n"
+     "instantiate_device_type_tests(Cases, globals())\n",
+     "test/cases.py": "class Cases:\n    def test_q(self):\n        pass\n"},
+    {"test/cases.py": "class Cases:\n    def test_q(self):\n        return 1\n"},
+    {"test_elsewhere.py::Cases::test_q": "body"},
+)  # fmt: skip
+_FOREIGN = suite("def test_x(self):\n    far()\n" + TWO[len(ONE) :], top="from numpy import far")
+CASES["import_from_elsewhere"] = Planted(
+    {"test/test_foreign.py": _FOREIGN},
+    {"test/test_foreign.py": _edit(_FOREIGN, ("numpy", "scipy"))},
+    {"test_foreign.py::TestA::test_x": "helpers"},
+)
+_PARTIAL = suite(
+    "@_listed_ops(op_db)\ndef test_x(self, op):\n    pass\n" + TWO[len(ONE):],
+    top="from functools import partial\n_listed_ops = partial(ops, dtypes=1)",
+)  # fmt: skip
+CASES["partial_ops"] = Planted(
+    {"test/test_partial.py": _PARTIAL},
+    {"test/test_partial.py": _edit(_PARTIAL, ("dtypes=1", "dtypes=2"))},
+    {"test_partial.py::TestA::test_x": "generation"},
+)
+_READS = suite("def test_x(self):\n    open('test/assets/reads.json')\n")
+CASES["data_that_a_test_names"] = Planted(
+    {"test/test_reads.py": _READS, "test/assets/reads.json": "1"},
+    {"test/assets/reads.json": "2"},
+    {"test_reads.py::TestA::test_x": "helpers", "data::test/assets/reads.json": "data"},
+)
+CASES["expected_text"] = Planted(
+    {"test/test_expects.py": suite(TWO, name="TestE"), "test/expect/TestE.test_y.expect": "1"},
+    {"test/expect/TestE.test_y.expect": "2"},
+    {"test_expects.py::TestE::test_y": "helpers", "data::test/expect/TestE.test_y.expect": "data"},
+)
 CASES["data"] = Planted(
     {"test/expect/numbers.txt": "1"}, {"test/expect/numbers.txt": "2"},
     {"data::test/expect/numbers.txt": "data"},

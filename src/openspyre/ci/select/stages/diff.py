@@ -109,6 +109,8 @@ def _test_changes(
     compare("instantiation", "instantiation", old.instantiation, new.instantiation)
     for name in _differing(old.helpers, new.helpers):
         compare("helpers", name, old.helpers.get(name, ""), new.helpers.get(name, ""))
+    for name in sorted(old.imports.keys() & new.imports.keys()):
+        compare("helpers", f"import of {name}", old.imports[name], new.imports[name])
     touched = tuple(sorted({
         op for table in {*old.tables, *new.tables} for op in ops.get(table, ())
     }))  # fmt: skip
@@ -129,7 +131,10 @@ def _test_changes(
 def _differing(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
     """Names that mean something else; a name that only one side uses is a change of the text."""
     shared = {name for name in old.keys() & new.keys() if old[name] != new[name]}
-    implied = {"<module>", "<class>"} & (old.keys() ^ new.keys())
+    implied = {
+        name for name in old.keys() ^ new.keys()
+        if name in ("<module>", "<class>") or name.startswith("<data:")
+    }  # fmt: skip
     return sorted(shared | implied)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -12,9 +13,10 @@ from .layout import Layout
 from .linking import LIFECYCLE, ClassAt, Links, Node, Reach
 from .reading import shape_of
 from .records import Broken, Entry, Enumeration, Machinery, Test
-from .shape import MODULE, ClassShape, FileShape, Instantiation, Method, is_test
+from .shape import MODULE, FileShape, Instantiation, Method, is_test
 
 Shapes = dict[str, FileShape]
+_EXPECTED = re.compile(r"(\w+\.test\w*?)(?:-\w+)?\.(?:expect|txt|pt|json)$")
 Tell = Callable[[str, float], None]
 
 
@@ -44,30 +46,62 @@ def enumerate_ref(
         tell(f"reading {ref}", number / len(new))
     other = {path: blob for path, blob in files.items() if path not in sources}
     shapes = {path: parsed[blob] for path, blob in sorted(sources.items())}
-    found = enumerate_shapes(shapes, layout, sources, lambda share: tell(f"linking {ref}", share))
+    found = enumerate_shapes(
+        shapes, layout, sources, other, lambda share: tell(f"linking {ref}", share)
+    )
     if not found.tests and not found.broken:
         raise SelectionError(
             f"{ref} has no tests in {layout.tests}/", why=f"no {layout.pattern} with a test",
             hint="name the folder of tests",
         )  # fmt: skip
-    return replace(found, ref=ref, commit=repository.commit(ref), other=other)
+    return replace(found, ref=ref, commit=repository.commit(ref))
+
+
+def _with_data(
+    tests: Iterable[Test], shapes: Mapping[str, FileShape], other: Mapping[str, str], layout: Layout
+) -> tuple[Test, ...]:
+    """Data files beside tests are helpers: of the tests whose file names them, or that name one."""
+    data: dict[str, list[str]] = {}
+    for path, blob in sorted(other.items()):
+        if layout.is_ours(path):
+            data.setdefault(path.rpartition("/")[2], []).append(blob)
+    expected: dict[str, list[str]] = {}
+    for name in data:
+        if found := _EXPECTED.match(name):
+            expected.setdefault(found[1], []).append(name)
+    files = {path: shape.file_names & data.keys() for path, shape in shapes.items()}
+    result = []
+    for test in tests:
+        names = [*files[f"{layout.tests}/{test.file}"], *files[test.at]]
+        names += expected.get(f"{test.cls}.{test.method}", ())
+        if names:
+            held = {f"<data:{name}>": digest(data[name]) for name in names}
+            test = replace(test, helpers={**test.helpers, **held})
+        result.append(test)
+    return tuple(result)
 
 
 def enumerate_shapes(
     shapes: Mapping[str, FileShape], layout: Layout, hashes: Mapping[str, str],
-    tell: Callable[[float], None] = lambda _: None,
+    other: Mapping[str, str] | None = None, tell: Callable[[float], None] = lambda _: None,
 ) -> Enumeration:  # fmt: skip
-    """The tests of files whose shapes are known; `hashes` of their contents, by path."""
+    """The tests of files whose shapes are known.
+
+    Args:
+        hashes, other: hashes of these files' contents, and of all other files, by path.
+    """
     links = Links(shapes, layout)
+    other = other or {}
     tests: list[Test] = []
     for number, path in enumerate(shapes):
         if layout.is_test_file(path):
             tests += tests_of(links, path)
         tell(number / len(shapes))
+    ordered = sorted(tests, key=lambda test: test.id)
     return Enumeration(
-        "", "", tuple(sorted(tests, key=lambda test: test.id)),
+        "", "", _with_data(ordered, shapes, other, layout),
         tuple(_broken(links, hashes)), tuple(_machinery(links)), tuple(_entries(links)),
-        tests_in=layout.tests,
+        other, layout.tests,
     )  # fmt: skip
 
 
@@ -76,7 +110,7 @@ class _Around:
     """What a class gives to each of its tests."""
 
     of_class: str
-    reach: Reach
+    infra: str
     instantiation: str
     made: tuple[Instantiation, ...]
     guards: tuple[str, ...]
@@ -88,23 +122,42 @@ def tests_of(links: Links, path: str) -> Iterator[Test]:
     shape = links.shapes[path]
     file = links.layout.name(path)
     module = _module_reach(links, path)
-    for name, cls in shape.classes.items():
+    for name in shape.classes:
         at = path, name
         methods = _tests_in(links, at)
         generators = [(w, p) for w in _ours(links, at) for p in links.shape(w).generators]
         if not methods and not generators:
             continue
-        around = _around(links, at, cls, module)
+        around = _around(links, at, module)
         for method, (where, found) in methods.items():
             yield _test(links, at, f"{file}::{name}::{method}", found, where, around)
         if generators:
             yield _computed(links, at, f"{file}::{name}::*", generators, around)
-    alone = _Around("", Reach("", ""), "", (), (), module)
+    for name, imported in _imported(links, path):
+        made = tuple(
+            m for m in shape.instantiations if name in (*m.classes, *map(_last, m.classes))
+        )
+        text, calls = _how_made(links, path, made)
+        there = _around(links, imported, module)
+        infra = digest([there.infra, calls])
+        around = replace(there, instantiation=text, made=made, infra=infra)
+        for method, (where, found) in _tests_in(links, imported).items():
+            yield _test(links, imported, f"{file}::{name}::{method}", found, where, around)
+    alone = _Around("", "", "", (), (), module)
     for name, function in shape.functions.items():
         yield _test(links, (path, ""), f"{file}::{MODULE}::{name}", function, (path, ""), alone)
     if shape.generators:
         pieces = [((path, ""), piece) for piece in shape.generators]
         yield _computed(links, (path, ""), f"{file}::{MODULE}::*", pieces, alone)
+
+
+def _imported(links: Links, path: str) -> Iterator[tuple[str, ClassAt]]:
+    """Classes of other files that this one makes classes per device type of."""
+    shape = links.shapes[path]
+    names = {n for m in shape.instantiations for n in m.classes if n not in shape.classes}
+    for name in sorted(names):
+        if (found := links.class_named((path, ""), name)) is not None:
+            yield name.rpartition(".")[2], found
 
 
 def _tests_in(links: Links, at: ClassAt) -> dict[str, tuple[ClassAt, Method]]:
@@ -132,7 +185,7 @@ def _module_reach(links: Links, path: str) -> Reach:
     return Reach(said, found.infra)
 
 
-def _around(links: Links, at: ClassAt, cls: ClassShape, module: Reach) -> _Around:
+def _around(links: Links, at: ClassAt, module: Reach) -> _Around:
     ours = _ours(links, at)
     asked = links.asked(at)
     said: list[str] = []
@@ -154,12 +207,19 @@ def _around(links: Links, at: ClassAt, cls: ClassShape, module: Reach) -> _Aroun
         if links.layout.is_infra(where[0]):
             infra.add(_base_reach(links, where))
     made = _made(links, at)
-    calls = links.joined(at[0], [_without(m.piece, m.classes) for m in made])
-    text = digest([*(m.piece.hash for m in made), calls.helpers]) if made else ""
-    infra.add(calls.infra)
+    text, calls = _how_made(links, at[0], made)
+    infra.add(calls)
     infra.discard("")
-    reach = Reach("", digest(sorted(infra)) if infra else "")
-    return _Around(digest(said), reach, text, made, tuple(guards), module)
+    return _Around(
+        digest(said), digest(sorted(infra)) if infra else "", text, made, tuple(guards), module
+    )
+
+
+def _how_made(links: Links, path: str, made: Iterable[Instantiation]) -> tuple[str, str]:
+    """Hashes of the statements that make classes of a class, and of the machinery behind them."""
+    made = list(made)
+    calls = links.joined(path, [_without(m.piece, m.classes) for m in made])
+    return digest([*(m.piece.hash for m in made), calls.helpers]) if made else "", calls.infra
 
 
 def _base_reach(links: Links, where: ClassAt) -> str:
@@ -180,6 +240,10 @@ def _without(piece: Piece, names: Iterable[str]) -> Piece:
     return replace(piece, names=tuple(n for n in piece.names if n not in names))
 
 
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
 def _is_special(name: str) -> bool:
     return name.startswith("__") and name.endswith("__")
 
@@ -191,12 +255,15 @@ def _test(
     making = [d for d in method.decorators if d.generates]
     own = [method.body, method.signature, *(d.piece for d in plain)]
     helpers, infra = _named(links, at, where, own)
+    imports: dict[str, str] = {}
+    for piece in method.pieces:
+        imports |= links.foreign(where[0], piece)
     made, made_infra = _named(links, at, where, [d.piece for d in making])
     generation = [*(d.piece.hash for d in making), *(f"{k}={v}" for k, v in sorted(made.items()))]
     infra = {**infra, **made_infra}
     if around.module.helpers:
         helpers["<module>"] = around.module.helpers
-    for name, text in (("<class>", around.reach.infra), ("<module>", around.module.infra)):
+    for name, text in (("<class>", around.infra), ("<module>", around.module.infra)):
         if text:
             infra[name] = text
     devices = [m for m in around.made if m.for_devices]
@@ -205,13 +272,13 @@ def _test(
         body=method.body.hash, signature=method.signature.hash,
         decorators=digest(d.piece.hash for d in plain), of_class=around.of_class,
         generation=digest(generation) if making else "", instantiation=around.instantiation,
-        helpers=helpers, infra=infra,
+        helpers=helpers, infra=infra, imports=imports,
         guards=(*(d.text for d in plain), *around.guards),
         generated_by=tuple(d.text for d in making),
         generic=bool(devices), inherited=where != at,
         only_for=_common(m.only_for for m in devices),
         except_for=tuple(sorted({t for m in devices for t in m.except_for})),
-        tables=tuple(sorted({t for d in making for t in _tables(links, where[0], d.piece)})),
+        tables=tuple(sorted({t for p in method.pieces for t in _tables(links, where[0], p)})),
         calls=_calls(links, where[0], method.body), called=method.body.called,
     )  # fmt: skip
 

@@ -153,6 +153,15 @@ class Links:
             self._asked[at] = frozenset(names)
         return self._asked[at]
 
+    def foreign(self, path: str, piece: Piece) -> dict[str, str]:
+        """What names of a piece are imported as, where that is not one of our files."""
+        imports, found = self.shapes[path].imports, {}
+        for name in piece.names:
+            root = name.partition(".")[0]
+            if root in imports and root not in found and self.resolve(path, name) is None:
+                found[root] = "|".join(imports[root])
+        return dict(sorted(found.items()))
+
     # --- what a piece reaches --------------------------------------------------------------
 
     def nodes(self, path: str, piece: Piece, owner: str = "") -> dict[str, Node]:
@@ -256,13 +265,18 @@ class Links:
         inside = set(members)
         owns, out = {}, set()
         for node in members:
-            owns[node] = digest(piece.hash for _, piece in self.pieces(node))
+            owns[node] = digest(
+                part for path, piece in self.pieces(node)
+                for part in (piece.hash, *self.foreign(path, piece).values())
+            )  # fmt: skip
             out |= {(name, t) for name, t in edges[node].items() if t not in inside}
         behind = {(name, self._reached[there]) for name, there in out}
         is_infra = {node: self.layout.is_infra(self._home(node)) for node in members}
         helpers = sorted(f"{name}={r.helpers}" for name, r in behind if r.helpers)
         infra = sorted({r.infra for _, r in behind if r.infra})
         infra += sorted(owns[node] for node in members if is_infra[node])
+        if any(is_infra.values()):
+            infra += helpers  # what the machinery uses is behind it
         ours = sorted(owns[node] for node in members if not is_infra[node])
         machine = digest(infra) if infra else ""
         for node in members:

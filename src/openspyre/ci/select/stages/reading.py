@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,9 @@ from .canonical import Piece, Reader, digest, dotted, imported_names, without_do
 from .shape import ClassShape, Decorator, FileShape, Instantiation, Method, OpEntry, is_test
 
 _FOR_DEVICES = "instantiate_device_type_tests"
-_GENERATING = frozenset({"ops", "modules", "optims", "given", "reparametrize", "subtest"})
+_GENERATING = ("ops", "modules", "optims", "dtypes", "given", "reparametrize", "subtest")
+_LIMITING = ("skip", "xfail", "only", "expected", "decorate", "disable", "suppress", "with")
+_FILE_NAME = re.compile(rb"[\"'/]([\w.-]+\.\w{1,12})[\"']")
 _COMPUTED = frozenset({"exec", "eval", "globals", "locals", "vars", "setattr", "type"})
 Guards = tuple[ast.AST, ...]
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -23,7 +26,8 @@ def shape_of(source: bytes) -> FileShape:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(source)
-        return _Module().read(tree)
+        found = {name.decode(errors="replace") for name in _FILE_NAME.findall(source)}
+        return replace(_Module().read(tree), file_names=frozenset(found))
     except SyntaxError as error:
         return FileShape(error=f"{type(error).__name__}: {error.msg}", line=error.lineno or 0)
     except (ValueError, RecursionError, MemoryError) as error:
@@ -43,6 +47,7 @@ class _Module:
     effects: list[Piece] = field(default_factory=list)
     generators: list[Piece] = field(default_factory=list)
     of_class: dict[str, list[Piece]] = field(default_factory=dict)
+    attributes: dict[str, list[Piece]] = field(default_factory=dict)
     tables: dict[str, tuple[OpEntry, ...]] = field(default_factory=dict)
     filters: dict[str, str] = field(default_factory=dict)
 
@@ -51,6 +56,12 @@ class _Module:
         for name, pieces in self.of_class.items():
             shape = self.classes[name]
             self.classes[name] = replace(shape, generators=(*shape.generators, *pieces))
+        for name, pieces in self.attributes.items():
+            shape = self.classes[name]
+            own = shape.own
+            for piece in pieces:
+                own = _both(own, piece)
+            self.classes[name] = replace(shape, own=own)
         return FileShape(
             imports={name: tuple(found) for name, found in self.imports.items()},
             stars=tuple(self.stars),
@@ -139,22 +150,43 @@ class _Module:
                     self.tables[name] = (*self.tables.get(name, ()), *entries)
                 if asked := _asked_class(node):
                     self.filters[name] = asked
-                self._bind(name, _table_piece(node, guards) if entries else _piece(guards, node))
-            self._mentioned(node, guards)
+                piece = _table_piece(node, guards) if entries else _piece(guards, node)
+                self._bind(name, piece)
+                self._made_class(name, node, piece)
+            if _instantiates(node):
+                self._instantiate(node, guards)
             return
         for target in targets:
             root = _root(target)
             if root in self.classes:
-                self.of_class.setdefault(root, []).append(_piece(guards, node))
+                self._member(root, target, _piece(guards, node))
             elif root in self.bindings:
                 self._bind(root, _piece(guards, node))
             else:
                 self._other(node, guards)
 
-    def _mentioned(self, node: ast.stmt, guards: Guards) -> None:
-        """`TestB = make(TestA)`: what is made of a class is a statement about it."""
-        if _instantiates(node):
-            self._instantiate(node, guards)
+    def _member(self, cls: str, target: ast.expr, piece: Piece) -> None:
+        """`TestA.limit = 3` is an attribute, `TestA.test_x = f` is a test."""
+        if isinstance(target, ast.Attribute) and is_test(target.attr):
+            shape, empty = self.classes[cls], replace(_NOTHING, line=piece.line, end=piece.line)
+            method = Method(target.attr, piece, empty, (), piece.line, piece.end)
+            self.classes[cls] = replace(shape, methods={**shape.methods, target.attr: method})
+        else:
+            self.attributes.setdefault(cls, []).append(piece)
+
+    def _made_class(self, name: str, node: ast.stmt, piece: Piece) -> None:
+        """`TestB = make(TestA)` is a class with TestA's tests, `TestA = skip(TestA)` is TestA."""
+        value = getattr(node, "value", None)
+        if not isinstance(value, ast.Call):
+            return
+        given = [n for a in value.args for n in (dotted(a), *map(dotted, _elements(a))) if n]
+        if name in self.classes:
+            self.attributes.setdefault(name, []).append(piece)
+        elif "test" in name.lower() and given:
+            bases = tuple(given)
+            self.classes[name] = ClassShape(
+                name, bases, piece, (), {}, (), piece.line, piece.end
+            )  # fmt: skip
 
     def _other(self, node: ast.stmt, guards: Guards) -> None:
         """A call, a loop, an assertion: what it is about decides whom it concerns."""
@@ -197,6 +229,8 @@ class _Module:
             first = next(iter(call.args), None) or _keyword(call, "generic_test_class")
             name = dotted(first) if first is not None else ""
             classes = (name,) if name in self.classes else self._classes_in(node)
+            if not classes and name.partition(".")[0] in self.imports:
+                classes = (name,)
             local = [c for c in self.classes if c.endswith(f".<locals>.{name}")] if name else []
             function = _last(dotted(call.func))
             self.instantiations.append(
@@ -265,6 +299,14 @@ def class_of(node: ast.ClassDef, guards: Guards, name: str) -> ClassShape:
     )  # fmt: skip
 
 
+_NOTHING = Piece("", (), (), 0, 0)
+
+
+def _elements(node: ast.expr) -> list[ast.expr]:
+    """`(Base,)` as an argument of `type`."""
+    return node.elts if isinstance(node, ast.Tuple | ast.List) else []
+
+
 def _flat(body: Iterable[ast.stmt], guards: Guards) -> Iterator[tuple[ast.stmt, Guards]]:
     for node in body:
         match node:
@@ -312,7 +354,12 @@ def _joined(one: ClassShape, other: ClassShape) -> ClassShape:
 def _decorator(node: ast.expr) -> Decorator:
     called = node.func if isinstance(node, ast.Call) else node
     name = _last(dotted(called)) or type(called).__name__
-    generates = name in _GENERATING or name.startswith("dtypes") or "parametri" in name.lower()
+    word = name.lower().lstrip("_")
+    generates = (
+        "parametri" in word
+        or word.startswith("dtypes")
+        or (word.endswith(_GENERATING) and not word.startswith(_LIMITING))
+    )
     return Decorator(name, _line(node), Reader().read(node).piece(local=True), generates)
 
 
