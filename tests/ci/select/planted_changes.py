@@ -403,6 +403,15 @@ _PARTIAL = suite(
     "@_listed_ops(op_db)\ndef test_x(self, op):\n    pass\n" + TWO[len(ONE):],
     top="from functools import partial\n_listed_ops = partial(ops, dtypes=1)",
 )  # fmt: skip
+_APPENDED = suite(
+    "@parametrize('a', VALUES)\ndef test_x(self, a):\n    pass\n" + TWO[len(ONE):],
+    top="VALUES = []\nfor n in (1, 2):\n    VALUES.append(n)",
+)  # fmt: skip
+CASES["appended_values"] = Planted(
+    {"test/test_appended.py": _APPENDED},
+    {"test/test_appended.py": _edit(_APPENDED, ("(1, 2)", "(1, 3)"))},
+    {"test_appended.py::TestA::test_x": "generation"},
+)
 CASES["partial_ops"] = Planted(
     {"test/test_partial.py": _PARTIAL},
     {"test/test_partial.py": _edit(_PARTIAL, ("dtypes=1", "dtypes=2"))},

@@ -155,8 +155,14 @@ def test_what_the_machinery_uses() -> None:
     assert kinds(diff) == {f"test_it.py::TestA::test_{letter}": "infra" for letter in "xy"}
 
 
-def test_a_table_that_a_body_goes_through() -> None:
-    body = "def test_x(self):\n    for op in op_db:\n        self.assertEqual(op, op)\n"
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def test_x(self):\n    for op in op_db:\n        self.assertEqual(op, op)\n",
+        "listed = list(op_db)\n@ops(listed)\ndef test_x(self, op):\n    pass\n",
+    ],
+)
+def test_a_table_by_another_way(body: str) -> None:
     tests: dict[str, str | bytes] = {"test/test_it.py": suite(body + TWO[len(ONE) :])}
     diff = changed(tests, {METHODS: INFRA[METHODS].replace("(1, 2)", "(1, 3)")})
     assert [(c.id, c.ops) for c in diff.changes if c.is_test] == [

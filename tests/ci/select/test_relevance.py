@@ -172,7 +172,7 @@ def test_every_change_has_one_label() -> None:
 @pytest.mark.parametrize(
     ("kind", "rule", "path"),
     [
-        ("infra", "R01", "a.py::f"), ("opinfo", "R01", "a.py::db::add"), 
+        ("infra", "R01", "a.py::f"), ("opinfo", "R01", "a.py::db::add"),
         ("product", "R11", "a.cpp"),
         ("product", "R12", "README.md"), ("data", "R12", "test/a.txt"),
     ],

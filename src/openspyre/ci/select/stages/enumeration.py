@@ -278,7 +278,7 @@ def _test(
         generic=bool(devices), inherited=where != at,
         only_for=_common(m.only_for for m in devices),
         except_for=tuple(sorted({t for m in devices for t in m.except_for})),
-        tables=tuple(sorted({t for p in method.pieces for t in _tables(links, where[0], p)})),
+        tables=_tables_of(links, where, method),
         calls=_calls(links, where[0], method.body), called=method.body.called,
     )  # fmt: skip
 
@@ -342,6 +342,14 @@ def _common(lists: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     """Device types that some instantiation asks for; none where one asks for all."""
     found = list(lists)
     return tuple(sorted({t for one in found for t in one})) if all(found) else ()
+
+
+def _tables_of(links: Links, where: ClassAt, method: Method) -> tuple[str, ...]:
+    """Tables behind a method; a list that a decorator names may be its class's own."""
+    found = {t for piece in method.pieces for t in _tables(links, where[0], piece)}
+    if not found and where[1] and any(d.generates for d in method.decorators):
+        found = set(_tables(links, where[0], links.shape(where).own))
+    return tuple(sorted(found))
 
 
 def _tables(links: Links, path: str, piece: Piece) -> Iterator[str]:

@@ -190,7 +190,7 @@ class _Module:
 
     def _other(self, node: ast.stmt, guards: Guards) -> None:
         """A call, a loop, an assertion: what it is about decides whom it concerns."""
-        if isinstance(node, ast.For | ast.While | ast.AsyncFor):
+        if _is_loop(node):
             for name in sorted({n for s in ast.walk(node) for n in _stored(s)}):
                 self._bind(name, _piece(guards, node))
         if _instantiates(node):
@@ -206,13 +206,11 @@ class _Module:
                 self.of_class.setdefault(name, []).append(piece)
         elif computed:
             self.generators.append(piece)
-        elif (root := _changed_name(node)) in self.bindings:
-            self._bind(root, piece)
-        elif not isinstance(node, ast.For | ast.While):
+        elif roots := _changed_names(node) & self.bindings.keys():
+            for root in sorted(roots):
+                self._bind(root, piece)
+        elif any(isinstance(n, ast.Call) for n in ast.walk(node)) or not _is_loop(node):
             self.effects.append(piece)
-        else:
-            if any(isinstance(n, ast.Call) for n in ast.walk(node)):
-                self.effects.append(piece)
 
     def _classes_in(self, node: ast.AST) -> tuple[str, ...]:
         """Classes of this file that a statement names, itself or through a list that it names."""
@@ -450,12 +448,20 @@ def _class_passed(node: ast.AST, classes: Sequence[str]) -> bool:
     return False
 
 
-def _changed_name(node: ast.stmt) -> str:
-    """`skips` in `skips.update(...)`."""
-    match node:
-        case ast.Expr(value=ast.Call(func=ast.Attribute() as func)):
-            return dotted(func).partition(".")[0]
-    return ""
+def _changed_names(node: ast.AST) -> set[str]:
+    """`skips` in `skips.update(...)` and `skips[1] = 2`, also inside a loop."""
+    found = set()
+    for n in ast.walk(node):
+        match n:
+            case ast.Expr(value=ast.Call(func=ast.Attribute() as func)):
+                found.add(dotted(func).partition(".")[0])
+            case ast.Subscript(ctx=ast.Store()):
+                found.add(_root(n))
+    return found
+
+
+def _is_loop(node: ast.AST) -> bool:
+    return isinstance(node, ast.For | ast.While | ast.AsyncFor)
 
 
 def _is_main(test: ast.expr) -> bool:
