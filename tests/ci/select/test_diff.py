@@ -259,6 +259,17 @@ def test_a_file_that_is_no_enumeration(text: str) -> None:
         enumeration_of(text)
 
 
+def test_tests_at_the_top_of_a_repository(tmp_path: Path) -> None:
+    before = {**INFRA, "aid.py": "def aid():\n    return 1\n", "test_top.py": suite(
+        "def test_x(self):\n    aid()\n", top="from aid import aid")}  # fmt: skip
+    after = {**before, "aid.py": "def aid():\n    return 2\n"}
+    repository = Repository(make_repository(tmp_path / "top.git", {"a": before, "b": after}))
+    for top in (".", ""):
+        layout = Layout(tests=top)
+        pair = [enumerate_ref(repository, ref, layout) for ref in "ab"]
+        assert kinds(diff_of(pair[0], pair[1], layout)) == {"test_top.py::TestA::test_x": "helpers"}
+
+
 def test_a_null_byte_is_a_record() -> None:
     (broken,) = enumerated({"test/test_it.py": b"x = 1\0"}).broken
     assert broken.test_file
