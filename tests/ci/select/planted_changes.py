@@ -327,6 +327,15 @@ CASES["inherited"] = Planted(
     {"test/mixins.py": _edit(_MIXIN, ("self.hook()", "self.hook() or 1"))},
     {"test_derived.py::TestA::test_shared": "body"},
 )
+_OVER = _edit(_DERIVED, ("mixins", "mixins4")) + (
+    "    def test_shared(self):\n        super().test_shared()\n"
+    "    def test_calls(self):\n        self.test_shared()\n"
+)
+CASES["test_that_calls_a_test"] = Planted(
+    {"test/test_over.py": _OVER, "test/mixins4.py": _MIXIN},
+    {"test/mixins4.py": _edit(_MIXIN, ("self.hook()", "self.hook() or 1"))},
+    {f"test_over.py::TestA::test_{name}": "helpers" for name in ("shared", "calls")},
+)
 CASES["overridden_hook"] = Planted(
     {"test/test_hooked.py": _HOOKED + "return 2\n",
      "test/mixins2.py": _MIXIN},

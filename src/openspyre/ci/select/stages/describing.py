@@ -227,7 +227,7 @@ def _named(
             member = name.startswith(("self.", "cls.", "super."))
             path, owner = at if member else where
             node = links.node(path, name, owner)
-            if node is None or _is_class_of(node, links, at) or (is_test(node.name) and node.owner):
+            if node is None or _is_class_of(node, links, at):
                 continue
             found = links.reach(node)
             if found.helpers:
