@@ -336,6 +336,33 @@ CASES["test_that_calls_a_test"] = Planted(
     {"test/mixins4.py": _edit(_MIXIN, ("self.hook()", "self.hook() or 1"))},
     {f"test_over.py::TestA::test_{name}": "helpers" for name in ("shared", "calls")},
 )
+_ALIAS = (
+    f"{HEAD}\nclass Sparse(TestCase):\n    pass\n\nBase = TestCase\n\n"
+    "class TestA(Base):\n    def test_x(self):\n        pass\n"
+)
+CASES["base_by_another_name"] = Planted(
+    {"test/test_alias_of_base.py": _ALIAS},
+    {"test/test_alias_of_base.py": _edit(_ALIAS, ("Base = TestCase", "Base = Sparse"))},
+    {"test_alias_of_base.py::TestA::test_x": "class"},
+)
+_EITHER = {
+    "try": "try:\n    from {0}_one import either\nexcept ImportError:\n    either = None\n",
+    "if": "if torch.has:\n    from {0}_two import either\nelse:\n    from {0}_one import either\n",
+    "module": "try:\n    import {0}_two as m\nexcept ImportError:\n    import {0}_one as m\n"
+              "def either():\n    return m.either()\n",
+}  # fmt: skip
+for _name, _text in _EITHER.items():
+    CASES[f"either_{_name}"] = Planted(
+        {
+            f"test/test_either_{_name}.py": suite(
+                _AID.format("either") + TWO[len(ONE) :], top=_text.format(f"either_{_name}")
+            ),
+            f"test/either_{_name}_one.py": "def either():\n    return 1\n",
+            f"test/either_{_name}_two.py": "def either():\n    return 5\n",
+        },
+        {f"test/either_{_name}_one.py": "def either():\n    return 2\n"},
+        {f"test_either_{_name}.py::TestA::test_x": "helpers"},
+    )
 CASES["overridden_hook"] = Planted(
     {"test/test_hooked.py": _HOOKED + "return 2\n",
      "test/mixins2.py": _MIXIN},

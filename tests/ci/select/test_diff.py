@@ -181,6 +181,15 @@ def test_machinery_that_no_test_names(path: str, text: str) -> None:
     }  # fmt: skip
 
 
+def test_a_conftest_concerns_its_folder() -> None:
+    tests: dict[str, str | bytes] = {
+        "test/test_it.py": suite(ONE), "test/sub/test_it.py": suite(ONE),
+        "test/sub/conftest.py": "",
+    }  # fmt: skip
+    diff = changed(tests, {"test/sub/conftest.py": "def hook():\n    pass\n"})
+    assert [c.id for c in diff.changes if c.is_test] == ["sub/test_it.py::TestA::test_x"]
+
+
 def test_two_tests_of_one_name() -> None:
     """Which of two equal tests moved cannot be told: then they are added and removed."""
     before: dict[str, str | bytes] = {

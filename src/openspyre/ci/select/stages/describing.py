@@ -103,7 +103,7 @@ def _around(links: Links, at: ClassAt, module: Reach) -> _Around:
             method for name, method in sorted(shape.methods.items())
             if not is_test(name) and (name in LIFECYCLE or _is_special(name) or name not in asked)
         ]  # fmt: skip
-        pieces = [_without(shape.own, shape.bases), *(p for m in held for p in m.pieces)]
+        pieces = [_apart(links, where), *(p for m in held for p in m.pieces)]
         found = links.joined(where[0], pieces, "")
         members = links.joined(at[0], [p for m in held for p in m.pieces], at[1])
         said += [*(piece.hash for piece in pieces), found.helpers, members.helpers]
@@ -133,13 +133,24 @@ def _base_reach(links: Links, where: ClassAt) -> str:
     shape = links.shape(where)
     held = sorted(shape.methods.items())
     methods = [m for name, m in held if name in LIFECYCLE or _is_special(name)]
-    pieces = [_without(shape.own, shape.bases), *(p for m in methods for p in m.pieces)]
+    pieces = [_apart(links, where), *(p for m in methods for p in m.pieces)]
     found = links.joined(where[0], pieces, where[1])
     return digest([*(piece.hash for piece in pieces), found.infra])
 
 
 def _made(links: Links, at: ClassAt) -> tuple[Instantiation, ...]:
     return tuple(m for m in links.shapes[at[0]].instantiations if at[1] in m.classes)
+
+
+def _apart(links: Links, where: ClassAt) -> Piece:
+    """What a class says, without its bases where these are compared as classes of their own."""
+    shape = links.shape(where)
+    known = [base for base in shape.bases if base in links.shapes[where[0]].classes]
+    for base in shape.bases:
+        node = links.resolve(where[0], base)
+        if node is not None and node.name in links.shapes[node.path].classes:
+            known.append(base)
+    return _without(shape.own, known)
 
 
 def _without(piece: Piece, names: Iterable[str]) -> Piece:

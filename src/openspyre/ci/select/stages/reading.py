@@ -133,8 +133,8 @@ class _Module:
         for name, target in imported_names(node).items():
             if name == "*":
                 self.stars.append(target.removesuffix(":*"))
-            else:
-                self.imports.setdefault(name, []).append(target)
+            elif target not in self.imports.setdefault(name, []):
+                self.imports[name].append(target)
 
     def _function(self, node: FunctionNode, guards: Guards) -> None:
         method = method_of(node)
