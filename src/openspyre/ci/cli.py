@@ -7,7 +7,8 @@ import typer
 from openspyre.ci.relay.commands import add_relay_commands
 from openspyre.ci.reuse.commands import canary, capability, run
 from openspyre.ci.reuse.config_commands import config_commands
-from openspyre.ci.select.commands import COMMANDS as SELECTION
+from openspyre.ci.select.commands import COMMANDS
+from openspyre.ci.select.run_commands import RUN_COMMANDS
 
 app = typer.Typer(
     help="PyTorch's own tests on a device: which run, what is asked of them, what came of it.",
@@ -18,7 +19,7 @@ app = typer.Typer(
 app.command()(capability)
 app.command()(run)
 app.command()(canary)
-for name, command in SELECTION.items():
+for name, command in {**COMMANDS, **RUN_COMMANDS}.items():
     app.command(name)(command)
 app.add_typer(config_commands, name="config")
 add_relay_commands(app)

@@ -35,4 +35,6 @@ def enumerated(files: Files) -> Enumeration:
         for path, text in sorted({**INFRA, **files}.items())
     }
     shapes = {path: shape_of(data) for path, data in sources.items() if path.endswith(".py")}
-    return enumerate_shapes(shapes, LAYOUT, {path: str(data) for path, data in sources.items()})
+    hashes = {path: str(data) for path, data in sources.items()}
+    other = {path: text for path, text in hashes.items() if path not in shapes}
+    return enumerate_shapes(shapes, LAYOUT, hashes, other)

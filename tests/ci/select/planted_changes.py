@@ -327,6 +327,42 @@ CASES["inherited"] = Planted(
     {"test/mixins.py": _edit(_MIXIN, ("self.hook()", "self.hook() or 1"))},
     {"test_derived.py::TestA::test_shared": "body"},
 )
+_OVER = _edit(_DERIVED, ("mixins", "mixins4")) + (
+    "    def test_shared(self):\n        super().test_shared()\n"
+    "    def test_calls(self):\n        self.test_shared()\n"
+)
+CASES["test_that_calls_a_test"] = Planted(
+    {"test/test_over.py": _OVER, "test/mixins4.py": _MIXIN},
+    {"test/mixins4.py": _edit(_MIXIN, ("self.hook()", "self.hook() or 1"))},
+    {f"test_over.py::TestA::test_{name}": "helpers" for name in ("shared", "calls")},
+)
+_ALIAS = (
+    f"{HEAD}\nclass Sparse(TestCase):\n    pass\n\nBase = TestCase\n\n"
+    "class TestA(Base):\n    def test_x(self):\n        pass\n"
+)
+CASES["base_by_another_name"] = Planted(
+    {"test/test_alias_of_base.py": _ALIAS},
+    {"test/test_alias_of_base.py": _edit(_ALIAS, ("Base = TestCase", "Base = Sparse"))},
+    {"test_alias_of_base.py::TestA::test_x": "class"},
+)
+_EITHER = {
+    "try": "try:\n    from {0}_one import either\nexcept ImportError:\n    either = None\n",
+    "if": "if torch.has:\n    from {0}_two import either\nelse:\n    from {0}_one import either\n",
+    "module": "try:\n    import {0}_two as m\nexcept ImportError:\n    import {0}_one as m\n"
+              "def either():\n    return m.either()\n",
+}  # fmt: skip
+for _name, _text in _EITHER.items():
+    CASES[f"either_{_name}"] = Planted(
+        {
+            f"test/test_either_{_name}.py": suite(
+                _AID.format("either") + TWO[len(ONE) :], top=_text.format(f"either_{_name}")
+            ),
+            f"test/either_{_name}_one.py": "def either():\n    return 1\n",
+            f"test/either_{_name}_two.py": "def either():\n    return 5\n",
+        },
+        {f"test/either_{_name}_one.py": "def either():\n    return 2\n"},
+        {f"test_either_{_name}.py::TestA::test_x": "helpers"},
+    )
 CASES["overridden_hook"] = Planted(
     {"test/test_hooked.py": _HOOKED + "return 2\n",
      "test/mixins2.py": _MIXIN},
@@ -370,6 +406,63 @@ CASES["syntax_error"] = Planted(
 )
 CASES["still_broken"] = Planted(
     {"test/test_still.py": "def (:\n"}, {"test/test_still.py": "def (:\n"}
+)
+CASES["set_from_outside"] = Planted(
+    {"test/test_outside.py": suite(ONE) + "TestA.limit = 1\nTestA.test_q = lambda self: 1\n"},
+    {"test/test_outside.py": suite(ONE) + "TestA.limit = 2\nTestA.test_q = lambda self: 2\n"},
+    {"test_outside.py::TestA::test_q": "body", "test_outside.py::TestA::test_x": "class"},
+)
+CASES["wrapped_class"] = Planted(
+    {"test/test_wrapped.py": suite(ONE) + "TestA = skipMeta(TestA)\n"},
+    {"test/test_wrapped.py": suite(ONE) + "TestA = onlyCPU(TestA)\n"},
+    {"test_wrapped.py::TestA::test_x": "class"},
+)
+CASES["class_of_a_call"] = Planted(
+    {"test/test_called.py": suite(ONE) + "TestB = make(TestA)\n"},
+    {"test/test_called.py": suite(_edit(ONE, ("(1, 1)", "(1, 2)"))) + "TestB = make(TestA)\n"},
+    {f"test_called.py::Test{letter}::test_x": "body" for letter in "AB"},
+)
+CASES["imported_class"] = Planted(
+    {"test/test_elsewhere.py": f"{HEAD}\nfrom cases import Cases\n"
+     "instantiate_device_type_tests(Cases, globals())\n",
+     "test/cases.py": "class Cases:\n    def test_q(self):\n        pass\n"},
+    {"test/cases.py": "class Cases:\n    def test_q(self):\n        return 1\n"},
+    {"test_elsewhere.py::Cases::test_q": "body"},
+)  # fmt: skip
+_FOREIGN = suite("def test_x(self):\n    far()\n" + TWO[len(ONE) :], top="from numpy import far")
+CASES["import_from_elsewhere"] = Planted(
+    {"test/test_foreign.py": _FOREIGN},
+    {"test/test_foreign.py": _edit(_FOREIGN, ("numpy", "scipy"))},
+    {"test_foreign.py::TestA::test_x": "helpers"},
+)
+_PARTIAL = suite(
+    "@_listed_ops(op_db)\ndef test_x(self, op):\n    pass\n" + TWO[len(ONE):],
+    top="from functools import partial\n_listed_ops = partial(ops, dtypes=1)",
+)  # fmt: skip
+_APPENDED = suite(
+    "@parametrize('a', VALUES)\ndef test_x(self, a):\n    pass\n" + TWO[len(ONE):],
+    top="VALUES = []\nfor n in (1, 2):\n    VALUES.append(n)",
+)  # fmt: skip
+CASES["appended_values"] = Planted(
+    {"test/test_appended.py": _APPENDED},
+    {"test/test_appended.py": _edit(_APPENDED, ("(1, 2)", "(1, 3)"))},
+    {"test_appended.py::TestA::test_x": "generation"},
+)
+CASES["partial_ops"] = Planted(
+    {"test/test_partial.py": _PARTIAL},
+    {"test/test_partial.py": _edit(_PARTIAL, ("dtypes=1", "dtypes=2"))},
+    {"test_partial.py::TestA::test_x": "generation"},
+)
+_READS = suite("def test_x(self):\n    open('test/assets/reads.json')\n")
+CASES["data_that_a_test_names"] = Planted(
+    {"test/test_reads.py": _READS, "test/assets/reads.json": "1"},
+    {"test/assets/reads.json": "2"},
+    {"test_reads.py::TestA::test_x": "helpers", "data::test/assets/reads.json": "data"},
+)
+CASES["expected_text"] = Planted(
+    {"test/test_expects.py": suite(TWO, name="TestE"), "test/expect/TestE.test_y.expect": "1"},
+    {"test/expect/TestE.test_y.expect": "2"},
+    {"test_expects.py::TestE::test_y": "helpers", "data::test/expect/TestE.test_y.expect": "data"},
 )
 CASES["data"] = Planted(
     {"test/expect/numbers.txt": "1"}, {"test/expect/numbers.txt": "2"},

@@ -116,6 +116,32 @@ def test_a_mistake_is_one_message(
     assert "Traceback" not in said
 
 
+def test_rules_that_are_worn(place: Path) -> None:
+    """*down*: an expired rule runs first, a dead one and two that clash stop nothing."""
+    rules = [
+        {
+            "id": "E",
+            "test": "TestA::test_y",
+            "verdict": "xfail",
+            "dates": {"expires": "2020-01-01"},
+        },
+        {"id": "D", "test": "TestA::test_dead", "verdict": "gate"},
+        {"id": "C1", "test": "TestA::test_x", "verdict": "gate"},
+        {"id": "C2", "test": "TestA::test_x", "verdict": "observe"},
+    ]
+    files = [{"path": "test_comment.py", "sha256": "drifted", "rules": rules}]
+    (place / "down.yaml").write_text(json.dumps({"files": files}))
+    past = {"test_comment.py::TestA::test_x": {"failed": 1, "last": "failed", "seconds": 3.0}}
+    (place / "history.json").write_text(json.dumps(past))
+    words = ("--rules", f"{place}/down.yaml", "--history", f"{place}/history.json")
+    plan = json.loads(call(place, "preview", "--json", "--today", "2026-12-01", *words))["plan"]
+    first = {one["id"]: one for one in plan["chosen"] if one["tier"] == 0}
+    assert first["test_comment.py::TestA::test_y"]["why"] == "rule E expires on 2020-01-01"
+    assert first["test_comment.py::TestA::test_x"]["seconds"] == 3.0
+    assert not any("test_dead" in one["id"] for one in plan["chosen"])
+    call(place, "preview", "--budget", "2", "--today", "2026-12-01", *words, code=2)
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help(place: Path, name: str) -> None:
     assert len(call(place, name, "--help").splitlines()) > 5

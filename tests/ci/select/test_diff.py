@@ -11,16 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openspyre.ci.select.stages.diff import Diff, diff_from, diff_of, diff_text
-from openspyre.ci.select.stages.enumeration import enumerate_ref, enumerate_shapes
+from openspyre.ci.select.stages.enumeration import enumerate_ref
 from openspyre.ci.select.stages.errors import SelectionError
 from openspyre.ci.select.stages.git import Repository
 from openspyre.ci.select.stages.layout import Layout
-from openspyre.ci.select.stages.reading import shape_of
 from openspyre.ci.select.stages.records import Enumeration, enumeration_of, enumeration_text
+from tests.ci.select.openreg import LAYOUT, enumerated
 from tests.ci.select.planted_changes import CASES, HEAD, INFRA, ONE, TWO, suite, trees
 from tests.ci.select.repositories import make_repository
 
-LAYOUT = Layout()
 UTILS = "torch/testing/_internal/common_utils.py"
 DEVICES = "torch/testing/_internal/common_device_type.py"
 METHODS = "torch/testing/_internal/common_methods_invocations.py"
@@ -39,15 +38,8 @@ def found(up: Repository) -> tuple[Enumeration, Enumeration]:
     return enumerate_ref(up, "base", LAYOUT), enumerate_ref(up, "head", LAYOUT)
 
 
-def enumerated(files: dict[str, str | bytes]) -> Enumeration:
-    """An enumeration without git."""
-    sources = {p: t.encode() if isinstance(t, str) else t for p, t in sorted(files.items())}
-    shapes = {path: shape_of(data) for path, data in sources.items() if path.endswith(".py")}
-    return enumerate_shapes(shapes, LAYOUT, {path: str(data) for path, data in sources.items()})
-
-
 def changed(before: dict[str, str | bytes], after: dict[str, str | bytes]) -> Diff:
-    return diff_of(enumerated(INFRA | before), enumerated(INFRA | before | after), LAYOUT)
+    return diff_of(enumerated(before), enumerated({**before, **after}), LAYOUT)
 
 
 def kinds(diff: Diff) -> dict[str, str]:
@@ -90,7 +82,7 @@ def test_files_of_a_stage_round_trip(found: tuple[Enumeration, Enumeration]) -> 
 def test_nothing_upstream_is_imported(tmp_path: Path) -> None:
     mark = tmp_path / "imported"
     bad = f"open({str(mark)!r}, 'w')\nimport sys\nsys.exit(3)\n" + suite(ONE)
-    assert [t.id for t in enumerated(INFRA | {"test/test_bad.py": bad}).tests] == [
+    assert [t.id for t in enumerated({"test/test_bad.py": bad}).tests] == [
         "test_bad.py::TestA::test_x"
     ]
     assert not mark.exists()
@@ -151,6 +143,33 @@ def test_test_machinery(path: str, old: str, new: str, reached: set[str]) -> Non
     assert any(c.id.startswith(f"infra::{path}::") for c in diff.changes)
 
 
+def test_what_the_machinery_uses() -> None:
+    """A module that is no machinery, behind a function that is."""
+    used = "from torch.testing._close import close\n"
+    utils = used + INFRA[UTILS].replace("return a == b", "return close(a, b)")
+    before: dict[str, str | bytes] = {
+        "test/test_it.py": suite(TWO + "\ndef test_z(self):\n    pass\n"), UTILS: utils,
+        "torch/testing/_close.py": "def close(a, b):\n    return a == b\n",
+    }  # fmt: skip
+    diff = changed(before, {"torch/testing/_close.py": "def close(a, b):\n    return a is b\n"})
+    assert kinds(diff) == {f"test_it.py::TestA::test_{letter}": "infra" for letter in "xy"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def test_x(self):\n    for op in op_db:\n        self.assertEqual(op, op)\n",
+        "listed = list(op_db)\n@ops(listed)\ndef test_x(self, op):\n    pass\n",
+    ],
+)
+def test_a_table_by_another_way(body: str) -> None:
+    tests: dict[str, str | bytes] = {"test/test_it.py": suite(body + TWO[len(ONE) :])}
+    diff = changed(tests, {METHODS: INFRA[METHODS].replace("(1, 2)", "(1, 3)")})
+    assert [(c.id, c.ops) for c in diff.changes if c.is_test] == [
+        ("test_it.py::TestA::test_x", ("add",))
+    ]
+
+
 @pytest.mark.parametrize("path", ["test/conftest.py", "test/run_test.py", UTILS])
 @pytest.mark.parametrize("text", ["import sys\nsys.settrace(None)\n", "def (:\n"])
 def test_machinery_that_no_test_names(path: str, text: str) -> None:
@@ -160,6 +179,15 @@ def test_machinery_that_no_test_names(path: str, text: str) -> None:
     assert set(kinds(changed(tests, {path: after}))) >= {
         "test_it.py::TestA::test_x", "test_it.py::TestA::test_y"
     }  # fmt: skip
+
+
+def test_a_conftest_concerns_its_folder() -> None:
+    tests: dict[str, str | bytes] = {
+        "test/test_it.py": suite(ONE), "test/sub/test_it.py": suite(ONE),
+        "test/sub/conftest.py": "",
+    }  # fmt: skip
+    diff = changed(tests, {"test/sub/conftest.py": "def hook():\n    pass\n"})
+    assert [c.id for c in diff.changes if c.is_test] == ["sub/test_it.py::TestA::test_x"]
 
 
 def test_two_tests_of_one_name() -> None:
@@ -238,6 +266,17 @@ def test_a_wrong_name(up: Repository, ref: str, tests: str, message: str) -> Non
 def test_a_file_that_is_no_enumeration(text: str) -> None:
     with pytest.raises(SelectionError, match="enumerate again"):
         enumeration_of(text)
+
+
+def test_tests_at_the_top_of_a_repository(tmp_path: Path) -> None:
+    before = {**INFRA, "aid.py": "def aid():\n    return 1\n", "test_top.py": suite(
+        "def test_x(self):\n    aid()\n", top="from aid import aid")}  # fmt: skip
+    after = {**before, "aid.py": "def aid():\n    return 2\n"}
+    repository = Repository(make_repository(tmp_path / "top.git", {"a": before, "b": after}))
+    for top in (".", ""):
+        layout = Layout(tests=top)
+        pair = [enumerate_ref(repository, ref, layout) for ref in "ab"]
+        assert kinds(diff_of(pair[0], pair[1], layout)) == {"test_top.py::TestA::test_x": "helpers"}
 
 
 def test_a_null_byte_is_a_record() -> None:

@@ -170,10 +170,15 @@ def test_every_change_has_one_label() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "rule"), [("infra", "R01"), ("opinfo", "R01"), ("product", "R11"), ("data", "R12")]
-)
-def test_what_is_no_test(kind: str, rule: str) -> None:
-    assert judge(Change(f"{kind}::path", (kind,)), None, World(openreg())).rule == rule
+    ("kind", "rule", "path"),
+    [
+        ("infra", "R01", "a.py::f"), ("opinfo", "R01", "a.py::db::add"),
+        ("product", "R11", "a.cpp"),
+        ("product", "R12", "README.md"), ("data", "R12", "test/a.txt"),
+    ],
+)  # fmt: skip
+def test_what_is_no_test(kind: str, rule: str, path: str) -> None:
+    assert judge(Change(f"{kind}::{path}", (kind,)), None, World(openreg())).rule == rule
 
 
 @pytest.mark.parametrize(

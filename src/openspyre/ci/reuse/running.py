@@ -24,7 +24,8 @@ from openspyre.errors import SpyreError
 
 Tell = Callable[[str, float], None]
 _BAD = ("failed", "xpass", "xfail-mismatch", "crashed", "hung")
-_AGAIN = "twice: "
+AGAIN = "twice: "
+"""How the reason of a failure begins that was run once more, and failed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +246,7 @@ def _first_runs(
 
 
 def _is_repeated(test: Planned, ended: Ended, choice: Choice) -> bool:
-    if ended.outcome not in _BAD or choice.repeat == "none" or ended.reason.startswith(_AGAIN):
+    if ended.outcome not in _BAD or choice.repeat == "none" or ended.reason.startswith(AGAIN):
         return False
     return choice.repeat == "all" or test.verdict is not Verdict.OBSERVE
 
@@ -254,7 +255,7 @@ def _repeated(file: Prepared, place: Place, first: Ended) -> Ended:
     """A failure run once more alone: it stays one, or is flaky."""
     second = next(run(place, file.hooked, [first.id]), None)
     if second is None or second.outcome in _BAD or second.outcome == "not-reached":
-        return replace(first, reason=f"{_AGAIN}{first.reason}")
+        return replace(first, reason=f"{AGAIN}{first.reason}")
     trace = f"first: {first.outcome}: {first.trace}\nthen: {second.outcome}: {second.trace}"
     reason = f"{first.outcome} ({first.reason}), then {second.outcome} alone"
     return Ended(first.id, "flaky", reason, trace, first.seconds + second.seconds)

@@ -17,7 +17,7 @@ KINDS = (
     "instantiation", "opinfo", "infra", "data", "product",
 )  # fmt: skip
 """In the order in which they are named; the last two are files that are no Python of the tests."""
-_ALL = "every test"
+_ALL = "every test beside and below it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +79,18 @@ def diff_of(base: Enumeration, head: Enumeration, layout: Layout) -> Diff:
     changes += _broken_changes(base, head, layout)
     for id, test in after.items():
         old = before.get(id) or before.get(moved.get(id, ""))
-        changes += _test_changes(old, test, ops, everywhere)
+        changes += _test_changes(old, test, ops, everywhere, layout.prefix)
     gone = set(before) - set(after) - set(moved.values())
     changes += [_alone(before[id], "removed") for id in gone]
     return Diff(base.commit, head.commit, tuple(sorted(changes, key=lambda c: c.id)))
 
 
 def _test_changes(
-    old: Test | None, new: Test, ops: Mapping[str, frozenset[str]], everywhere: str
+    old: Test | None,
+    new: Test,
+    ops: Mapping[str, frozenset[str]],
+    everywhere: Mapping[str, str],
+    prefix: str,
 ) -> Iterator[Change]:
     if old is None:
         yield _alone(new, "added")
@@ -109,6 +113,8 @@ def _test_changes(
     compare("instantiation", "instantiation", old.instantiation, new.instantiation)
     for name in _differing(old.helpers, new.helpers):
         compare("helpers", name, old.helpers.get(name, ""), new.helpers.get(name, ""))
+    for name in sorted(old.imports.keys() & new.imports.keys()):
+        compare("helpers", f"import of {name}", old.imports[name], new.imports[name])
     touched = tuple(sorted({
         op for table in {*old.tables, *new.tables} for op in ops.get(table, ())
     }))  # fmt: skip
@@ -116,8 +122,9 @@ def _test_changes(
         kinds["opinfo"] = f"opinfo: {len(touched)} entries of {', '.join(new.tables)}"
     for name in _differing(old.infra, new.infra):
         compare("infra", name, old.infra.get(name, ""), new.infra.get(name, ""))
-    if everywhere and "infra" not in kinds:
-        kinds["infra"] = f"infra: {everywhere} concerns {_ALL}"
+    for folder, reason in everywhere.items():
+        if (prefix + new.file).startswith(folder):
+            kinds.setdefault("infra", f"infra: {reason} concerns {_ALL}")
     if kinds:
         ordered = tuple(kind for kind in KINDS if kind in kinds)
         yield Change(
@@ -129,7 +136,10 @@ def _test_changes(
 def _differing(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
     """Names that mean something else; a name that only one side uses is a change of the text."""
     shared = {name for name in old.keys() & new.keys() if old[name] != new[name]}
-    implied = {"<module>", "<class>"} & (old.keys() ^ new.keys())
+    implied = {
+        name for name in old.keys() ^ new.keys()
+        if name in ("<module>", "<class>") or name.startswith("<data:")
+    }  # fmt: skip
     return sorted(shared | implied)
 
 
@@ -227,18 +237,25 @@ def _changed_ops(base: Enumeration, head: Enumeration) -> dict[str, frozenset[st
 
 def _everywhere(
     machinery: Iterable[Change], base: Enumeration, head: Enumeration, layout: Layout
-) -> str:
-    """What changed that concerns every test without being named by any."""
+) -> dict[str, str]:
+    """What changed that no test names and yet concerns every test of a folder, by folder."""
+    found: dict[str, str] = {}
     for change in machinery:
         _, path, name = change.id.split("::")
         if path.endswith(("conftest.py", "run_test.py")) or name == "<module>":
-            return f"{path}::{name}"
+            found.setdefault(_folder(path), f"{path}::{name}")
     for one, other in ((base, head), (head, base)):
         known = {b.path: b.hash for b in other.broken}
         for broken in one.broken:
             if layout.is_infra(broken.path) and known.get(broken.path) != broken.hash:
-                return f"{broken.path} (does not parse)"
-    return ""
+                found.setdefault(_folder(broken.path), f"{broken.path} (does not parse)")
+    return found
+
+
+def _folder(path: str) -> str:
+    """Where the tests lie that a file of the machinery concerns: a conftest.py's own folder."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/" if folder and name == "conftest.py" else ""
 
 
 def _broken_changes(base: Enumeration, head: Enumeration, layout: Layout) -> Iterator[Change]:

@@ -16,7 +16,7 @@ class Layout:
     """Folders and names.
 
     Attributes:
-        tests: the folder of tests; ids are relative to it.
+        tests: the folder of tests; ids are relative to it; "" or "." is the whole repository.
         helpers: folders of modules that tests import, and the folder they are imported from.
         pattern: names of files whose classes are collected.
         infra: what all tests run in, as endings of paths; `dir/*` is a folder.
@@ -30,11 +30,13 @@ class Layout:
     roots: tuple[str, ...] = ("", "test")
 
     @property
-    def folders(self) -> tuple[str, ...]:
-        return (self.tests, *self.helpers)
+    def prefix(self) -> str:
+        """What paths of tests begin with."""
+        name = self.tests.strip("/")
+        return "" if name in ("", ".") else f"{name}/"
 
     def is_test_file(self, path: str) -> bool:
-        inside = path.startswith(f"{self.tests}/")
+        inside = path.startswith(self.prefix)
         return inside and fnmatch.fnmatchcase(path.rpartition("/")[2], self.pattern)
 
     def is_infra(self, path: str) -> bool:
@@ -42,11 +44,12 @@ class Layout:
 
     def is_ours(self, path: str) -> bool:
         """Whether a file belongs to the tests at all, helpers included."""
-        return any(path.startswith(f"{folder}/") for folder in self.folders)
+        starts = (self.prefix, *(f"{folder}/" for folder in self.helpers))
+        return any(path.startswith(start) for start in starts)
 
     def name(self, path: str) -> str:
         """A test file's name in ids."""
-        return path.removeprefix(f"{self.tests}/")
+        return path.removeprefix(self.prefix)
 
     def modules(self, path: str, module: str) -> list[str]:
         """Files that a module named in a file may be, likeliest first."""
@@ -57,7 +60,7 @@ class Layout:
             parts = folder.split("/")[: len(folder.split("/")) - up + 1]
             starts = ["/".join(parts)]
         else:
-            starts = [folder, self.tests, *self.roots]
+            starts = [folder, self.prefix.rstrip("/"), *self.roots]
         found = []
         for start in dict.fromkeys(starts):
             stem = "/".join(filter(None, (start, tail)))

@@ -77,17 +77,29 @@ class Links:
             member = rest.partition(".")[0]
             if self.member((path, root), member):
                 return Node(path, member, root)
-        if root in shape.bindings:
-            return Node(path, root)
-        for target in shape.imports.get(root, ()):
-            module, _, taken = target.partition(":")
-            if node := self._in_module(path, module, ".".join(filter(None, (taken, rest)))):
+        targets = shape.imports.get(root, ())
+        if root in shape.bindings or len(targets) > 1:
+            return Node(path, name if targets else root)
+        for target in targets:
+            if node := self._imported(path, target, rest):
                 return node
         for module in shape.stars:
             there = self.module(path, module)
             if there not in ("", path) and (node := self.resolve(there, name)):
                 return node
         return None
+
+    def _imported(self, path: str, target: str, rest: str) -> Node | None:
+        module, _, taken = target.partition(":")
+        return self._in_module(path, module, ".".join(filter(None, (taken, rest))))
+
+    def _alternatives(self, node: Node) -> Iterator[tuple[str, Node]]:
+        """What a name may also be that is imported in several ways, or imported and bound."""
+        root, _, rest = node.name.partition(".")
+        for target in () if node.owner else self.shapes[node.path].imports.get(root, ()):
+            found = self._imported(node.path, target, rest)
+            if found is not None and found != node:
+                yield f"{target}.{rest}", found
 
     def _in_module(self, path: str, module: str, rest: str) -> Node | None:
         """The longest module that the dots may mean, then a name in it."""
@@ -123,14 +135,26 @@ class Links:
             return path, name
         rest = name.partition(".")[2]
         node = self.resolve(path, name)
-        if node is None:
-            return None
+        return None if node is None else self._class_of(at, node, name, rest, frozenset())
+
+    def _class_of(
+        self, at: ClassAt, node: Node, name: str, rest: str, seen: frozenset[Node]
+    ) -> ClassAt | None:
+        """The class that a node is, or that it is another name of."""
         there = self.shapes[node.path].classes
         wanted = ".".join(filter(None, (node.owner, node.name)))
         tail = f"{node.name}.{rest}" if rest else node.name
         for candidate in (tail, wanted, node.name, name.rpartition(".")[2]):
             if candidate in there and (node.path, candidate) != at:
                 return node.path, candidate
+        if node in seen or node.owner:
+            return None
+        others = [there for _, there in self._alternatives(node)]
+        for piece in self.shapes[node.path].bindings.get(node.name, ()):
+            others += self.nodes(node.path, piece).values()
+        for other in others:
+            if found := self._class_of(at, other, other.name, "", seen | {node}):
+                return found
         return None
 
     def member(self, at: ClassAt, name: str) -> tuple[ClassAt, Method] | None:
@@ -152,6 +176,15 @@ class Links:
             }  # fmt: skip
             self._asked[at] = frozenset(names)
         return self._asked[at]
+
+    def foreign(self, path: str, piece: Piece) -> dict[str, str]:
+        """What names of a piece are imported as, where that is not one of our files."""
+        imports, found = self.shapes[path].imports, {}
+        for name in piece.names:
+            root = name.partition(".")[0]
+            if root in imports and root not in found and self.resolve(path, name) is None:
+                found[root] = "|".join(imports[root])
+        return dict(sorted(found.items()))
 
     # --- what a piece reaches --------------------------------------------------------------
 
@@ -192,7 +225,8 @@ class Links:
         if node.owner:
             held = self.member((node.path, node.owner), node.name)
             return tuple((held[0][0], p) for p in held[1].pieces) if held else ()
-        return tuple((node.path, p) for p in self.shapes[node.path].bindings.get(node.name, ()))
+        bindings = self.shapes[node.path].bindings
+        return tuple((node.path, p) for p in bindings.get(node.name.partition(".")[0], ()))
 
     def _home(self, node: Node) -> str:
         if node.owner and (held := self.member((node.path, node.owner), node.name)):
@@ -200,7 +234,7 @@ class Links:
         return node.path
 
     def successors(self, node: Node) -> dict[str, Node]:
-        found: dict[str, Node] = {}
+        found: dict[str, Node] = dict(self._alternatives(node))
         home = self._home(node)
         for path, piece in self.pieces(node):
             for name in piece.names:
@@ -256,13 +290,18 @@ class Links:
         inside = set(members)
         owns, out = {}, set()
         for node in members:
-            owns[node] = digest(piece.hash for _, piece in self.pieces(node))
+            owns[node] = digest(
+                part for path, piece in self.pieces(node)
+                for part in (piece.hash, *self.foreign(path, piece).values())
+            )  # fmt: skip
             out |= {(name, t) for name, t in edges[node].items() if t not in inside}
         behind = {(name, self._reached[there]) for name, there in out}
         is_infra = {node: self.layout.is_infra(self._home(node)) for node in members}
         helpers = sorted(f"{name}={r.helpers}" for name, r in behind if r.helpers)
         infra = sorted({r.infra for _, r in behind if r.infra})
         infra += sorted(owns[node] for node in members if is_infra[node])
+        if any(is_infra.values()):
+            infra += helpers  # what the machinery uses is behind it
         ours = sorted(owns[node] for node in members if not is_infra[node])
         machine = digest(infra) if infra else ""
         for node in members:

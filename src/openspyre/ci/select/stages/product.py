@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from .diff import Diff
 from .git import Repository
 from .knowledge import Capability
+from .relevance import is_source
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENDINGS = (
@@ -15,14 +16,6 @@ _ENDINGS = (
     "_structured", "_symint", "_forward", "_ref", "_", "",
 )  # fmt: skip
 _STARTS = ("structured_", "at_", "_", "")
-_SOURCE = (
-    ".cpp", ".cc", ".c", ".h", ".hpp", ".cuh", ".cu", ".mm", ".metal", ".yaml", ".py", ".inl", ".td"
-)  # fmt: skip
-
-
-def is_source(path: str) -> bool:
-    """Whether what a file says becomes part of the product."""
-    return path.endswith(_SOURCE)
 
 
 def ops_named(lines: Iterable[str], ops: Iterable[str]) -> frozenset[str]:

@@ -25,6 +25,7 @@ class Test:
         body, signature, decorators, of_class, generation, instantiation: hashes.
         helpers: names that it reaches helpers by, and the hash of what is behind each.
         infra: the same for the test machinery.
+        imports: names of what is not ours, and where they come from.
         guards: texts of its decorators and of its class's, without those that generate.
         generated_by: texts of the decorators that generate.
         generic: it is made once per device type.
@@ -46,6 +47,7 @@ class Test:
     instantiation: str
     helpers: Mapping[str, str]
     infra: Mapping[str, str]
+    imports: Mapping[str, str] = field(default_factory=dict)
     guards: tuple[str, ...] = ()
     generated_by: tuple[str, ...] = ()
     generic: bool = False

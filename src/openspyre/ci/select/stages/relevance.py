@@ -66,6 +66,9 @@ _COUNT = re.compile(
     r"|(?:not |skipUnless\()(TEST_MULTIGPU)|\b(?:requires_)?(multi_?gpu)\b", re.IGNORECASE,
 )  # fmt: skip
 _LIBRARIES = ("cudnn", "magma", "cusparse", "cusolver", "miopen", "nccl", "hipsparse", "cublas")
+_SOURCE = (
+    ".cpp", ".cc", ".c", ".h", ".hpp", ".cuh", ".cu", ".mm", ".metal", ".yaml", ".py", ".inl", ".td"
+)  # fmt: skip
 _FEATURES: Mapping[str, tuple[re.Pattern[str], re.Pattern[str]]] = {
     "sparse": (
         re.compile(r"(?i)(?<!non)sparse"),
@@ -73,7 +76,7 @@ _FEATURES: Mapping[str, tuple[re.Pattern[str], re.Pattern[str]]] = {
     ),
     "quantized": (
         re.compile(r"(?i)quantiz|(?<![a-z])qint|(?<![a-z])qtensor"),
-        re.compile(r"quantize_per_|_quantized_|^torch\.quantization\.|_make_per_\w+_quantized"),
+        re.compile(r"quantize_per_|_make_per_\w+_quantized|_affine_quantized"),
     ),
     "graphs": (
         re.compile(r"(?i)cuda_?graph"), re.compile(r"CUDAGraph|make_graphed_callables|cuda\.graph"),
@@ -128,11 +131,16 @@ def _no_test(change: Change) -> Judged:
     if kind in ("infra", "opinfo"):
         reason = "all tests run in it: what reaches it has a line of its own"
         return Judged(change.id, Label.RELEVANT, "R01", (reason, *change.why))
-    if kind == "product":
+    if kind == "product" and is_source(change.id):
         reason = "tests of the ops that its lines name run, else all gates"
         return Judged(change.id, Label.RELEVANT, "R11", (reason, *change.why))
-    reason = "tests that name this file have a line of their own"
+    reason = "no part of the product; tests that name it have a line of their own"
     return Judged(change.id, Label.IRRELEVANT, "R12", (reason, *change.why))
+
+
+def is_source(path: str) -> bool:
+    """Whether what a file says becomes part of the product."""
+    return path.endswith(_SOURCE)
 
 
 def _at(test: Test, text: str) -> str:

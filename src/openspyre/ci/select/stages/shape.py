@@ -74,6 +74,7 @@ class Instantiation:
 
     Attributes:
         function: last part of what is called; `del` where the class is taken out.
+        classes: names of classes, some of which may be imported.
         for_devices: it makes a class per device type.
         only_for, except_for: device types, where they are written out.
     """
@@ -112,6 +113,7 @@ class FileShape:
         generators: those that make tests in no class that can be named.
         tables: names of lists of ops, and their entries.
         filters: names of lists that choose out of lists, with the class that they ask for.
+        file_names: what is written in quotes and looks like the name of a file.
     """
 
     error: str = ""
@@ -126,6 +128,7 @@ class FileShape:
     generators: tuple[Piece, ...] = ()
     tables: Mapping[str, tuple[OpEntry, ...]] = field(default_factory=dict)
     filters: Mapping[str, str] = field(default_factory=dict)
+    file_names: frozenset[str] = frozenset()
 
 
 def is_test(name: str) -> bool:
