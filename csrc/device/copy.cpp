@@ -226,12 +226,24 @@ void fill_elements(const Tensor& element, const Tensor& target) {
   if (target.numel() != 0) to_card(element, target, false);
 }
 
+namespace {
+
+// What traces models hands out tensors that say they are on a device and have no data there.
+void check_data(const Tensor& tensor) {
+  TORCH_CHECK(tensor.storage().device_type() == tensor.device().type(), "spyre: a tensor on ",
+              tensor.device(), " without data (a fake one) cannot be copied");
+}
+
+}  // namespace
+
 void copy_elements(const Tensor& source, const Tensor& target, bool non_blocking) {
   TORCH_CHECK(is_spyre(source) || source.is_cpu(), "spyre: cannot copy from ", source.device());
   TORCH_CHECK(is_spyre(target) || target.is_cpu(), "spyre: cannot copy to ", target.device());
   leftovers().drop();
   const auto from = source.sizes() == target.sizes() ? source : source.expand(target.sizes());
   if (target.numel() == 0) return;
+  check_data(source);
+  check_data(target);
   at::assert_no_internal_overlap(target);
   at::assert_no_partial_overlap(target, from);
   if (source.is_cpu()) return to_card(source, target, non_blocking);

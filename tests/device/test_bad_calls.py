@@ -62,6 +62,19 @@ def test_complex_numbers(counted: None) -> None:
     assert torch.spyre.fallbacks()
 
 
+def test_tensors_that_have_no_data_are_refused() -> None:
+    """Dynamo indexes with a sequence of tensors that are none: it read what was not there."""
+
+    def chosen(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        rows, columns = zip(*places, strict=True)
+        x[rows, columns] = 0
+        return x
+
+    places = torch.tensor([[0, 1], [1, 2]], device="spyre")
+    with pytest.raises(torch._dynamo.exc.TorchDynamoException):
+        torch.compile(chosen, backend="eager")(torch.ones(2, 9, device="spyre"), places)
+
+
 MODEL = """
 import torch, openspyre; openspyre.require()
 def model(x):

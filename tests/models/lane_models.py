@@ -42,8 +42,9 @@ def test_every_type() -> None:
     assert len(ran) > 400
     assert not _named(ran, State.WRONG)
     assert not [one.type for one in ran if one.eager is None or not _right(one.eager.state)]
-    right = [one for one in ran if one.compiled is not None and _right(one.compiled.state)]
-    assert len(right) >= 0.97 * len(ran)
+    traced = [one for one in ran if one.compiled is None or one.compiled.state is not State.SKIPPED]
+    right = [one for one in traced if one.compiled is not None and _right(one.compiled.state)]
+    assert len(right) >= 0.97 * len(traced)
     for share in shares(found):
         assert share.alone >= share.need, share
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from typer.testing import CliRunner
 
 import openspyre
@@ -16,10 +17,10 @@ from openspyre.hf.coverage import Plan, answer, surveyed
 from openspyre.hf.outcomes import Lane, Outcome, State, read
 from openspyre.hf.recipes import recipes
 from openspyre.hf.shares import shares, uses, weighted_types
-from openspyre.hf.tiny_inputs import inputs_of
+from openspyre.hf.tiny_inputs import Calls, inputs_of
 from openspyre.hf.tiny_judge import Allowed, allowed, flipped, judged
-from openspyre.hf.tiny_model import build, model_types
-from openspyre.hf.tiny_trial import tried
+from openspyre.hf.tiny_model import Tiny, build, model_types
+from openspyre.hf.tiny_trial import tried, untraceable
 from openspyre.tools.cli import app
 from openspyre.tools.models import report
 from openspyre.tools.models_page import page
@@ -72,6 +73,19 @@ def test_what_the_cpu_cannot_run_is_skipped_with_its_reason() -> None:
     found = tried("timm_backbone", _silent)
     assert found.state is State.SKIPPED
     assert "timm" in found.reason
+
+
+def test_what_torch_cannot_trace_says_nothing_about_the_card() -> None:
+    class Untraced(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return super().forward(input[:, :1] if torch.compiler.is_compiling() else input)
+
+    calls = Calls({"input": torch.ones(1, 2)}, None)
+    assert untraceable(Tiny("x", "other", nn.Linear(2, 2), 6), calls) == ""
+    assert "Error" in untraceable(Tiny("x", "other", Untraced(2, 2), 6), calls)
+    skipped = Lane(State.SKIPPED, "torch.compile does not trace it on the CPU either")
+    assert Outcome("x", eager=Lane(State.RIGHT), compiled=skipped).state is State.RIGHT
+    assert Outcome("x", eager=Lane(State.RAISED), compiled=skipped).state is State.RAISED
 
 
 def test_a_process_that_dies_costs_one_type(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import openspyre
 from openspyre.errors import SpyreError
 from openspyre.numerics import CARD, Mode, Numerics, SumFormat
 from openspyre.tools.accuracy import compare, distance
+from openspyre.tools.accuracy_models import load_subject
 from openspyre.tools.cli import app
 
 openspyre.require()
@@ -165,6 +166,16 @@ def test_mistakes(script: Path, arguments: tuple[str, ...], problem: str) -> Non
     code, out, err = run(*(word.format(script=script) for word in arguments))
     assert (code, out) == (2, "")
     assert problem in err
+
+
+def test_a_type_stands_for_its_tiny_model() -> None:
+    subject = load_subject("convbert", batch=1, length=1, seed=0)
+    assert not subject.trained
+    assert sum(p.numel() for p in subject.model.parameters()) < 200_000
+    with torch.no_grad():
+        assert subject.model(**subject.inputs)[0].isfinite().all()
+    with pytest.raises(SpyreError, match="its parts are other types"):
+        load_subject("bark", batch=1, length=1, seed=0)
 
 
 def test_a_script_without_a_model(tmp_path: Path) -> None:

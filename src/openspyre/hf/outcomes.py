@@ -86,7 +86,8 @@ class Outcome:
     @property
     def state(self) -> State:
         lanes = [lane.state for lane in (self.eager, self.compiled) if lane is not None]
-        return max(lanes, key=list(State).index) if lanes else State.SKIPPED
+        ran = [state for state in lanes if state is not State.SKIPPED]
+        return max(ran, key=list(State).index) if ran else State.SKIPPED
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; `read` takes it back."""

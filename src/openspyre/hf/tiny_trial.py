@@ -289,6 +289,8 @@ def _lane(
     except Exception as error:  # of any kind: it is what a trial is for
         found = Lane(State.RAISED, failure=failure(stage, error))
         found = replace(found, reason=_told(found.failure))
+        if name == "compiled" and (why := untraceable(tiny, calls)):
+            found = Lane(State.SKIPPED, f"torch.compile does not trace it on the CPU either: {why}")
     fallbacks = dict(Counter(_C.fallbacks()) - counts)
     if found.state is State.RIGHT and fallbacks:
         found = replace(found, state=State.FALLBACKS)
@@ -300,6 +302,18 @@ def _lane(
         breaks={str(why).splitlines()[0][:120]: n for why, n in seen["graph_break"].items()},
         seconds=round(time.monotonic() - start, 1),
     )
+
+
+def untraceable(tiny: Tiny, calls: Calls) -> str:
+    """Why Dynamo cannot trace a model, wherever it runs; empty if it can."""
+    torch._dynamo.reset()
+    model = copy.deepcopy(tiny.model)
+    model.forward = torch.compile(model.forward, backend="eager")
+    try:
+        _run(model, calls, None)
+    except Exception as error:  # of any kind: it is what is asked
+        return _first_line(error)
+    return ""
 
 
 def _judge(run: Run, expected: _Expected) -> Lane:

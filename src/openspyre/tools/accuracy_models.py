@@ -1,7 +1,8 @@
-"""What `spyre accuracy` measures: a Hugging Face folder, a known name, or a script."""
+"""What `spyre accuracy` measures: a Hugging Face folder, a known name, a type, or a script."""
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,10 @@ class Subject:
 def load_subject(name: str, *, batch: int, length: int, seed: int) -> Subject:
     """The subject that a user names: a script, a model's folder (or its config.json), a name.
 
+    The name of a type of transformers stands for the tiny random model that `spyre models` tries.
+
     Args:
-        batch, length: of the random inputs made for a Hugging Face model.
+        batch, length: of the random inputs made for a Hugging Face model; a type has its own.
 
     Raises:
         SpyreError: there is no such thing, or it cannot be loaded.
@@ -42,10 +45,12 @@ def load_subject(name: str, *, batch: int, length: int, seed: int) -> Subject:
         path = fetch(name)
     folder = path.parent if path.name == "config.json" else path
     if not (folder / "config.json").is_file():
+        if not path.exists() and (found := _of_type(name, seed)):
+            return found
         raise SpyreError(
             f"there is no model {name}",
-            why="it is no folder with a config.json, no Python file and no known name",
-            hint=f"use a folder, a script, or one of: {', '.join(NAMES)}",
+            why="it is no folder with a config.json, no Python file, no type and no known name",
+            hint=f"use a folder, a script, a type (bert, llama), or one of: {', '.join(NAMES)}",
         )
     return _from_folder(name, folder, batch, length, seed)
 
@@ -64,6 +69,28 @@ def _from_script(path: Path) -> Subject:
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)
     return Subject(path.name, model.float(), inputs, trained=True)
+
+
+def _of_type(name: str, seed: int) -> Subject | None:
+    from openspyre.hf.recipes import recipes  # these load transformers, and a script needs none
+    from openspyre.hf.tiny_inputs import inputs_of
+    from openspyre.hf.tiny_model import build, model_types
+
+    if name not in model_types():
+        return None
+    rules = recipes()
+    recipe = rules.of(name)
+    if not recipe.forward:
+        raise SpyreError(f"{name} models have no forward pass of their own: only `generate`")
+    try:
+        model = build(name, rules, seed).model
+        # What it keeps of a call must not be there at the next one.
+        inputs = inputs_of(copy.deepcopy(model), rules, recipe, seed).forward
+    except SpyreError:
+        raise
+    except Exception as error:  # transformers and its readers promise no kinds of errors
+        raise SpyreError(f"no tiny {name} can be made", why=str(error).splitlines()[0]) from None
+    return Subject(name, model, inputs, trained=False)
 
 
 def _from_folder(name: str, folder: Path, batch: int, length: int, seed: int) -> Subject:

@@ -92,7 +92,10 @@ def check(
 
 @adapt_commands.command()
 def draft(
-    model: Annotated[str, typer.Argument(help="Folder of a model, script, or minilm.")],
+    model: Annotated[
+        str,
+        typer.Argument(help="Folder of a model, a type as in `spyre models`, script, or minilm."),
+    ],
     op: Annotated[str, typer.Option(help="The op to draft for; default: the first found.")] = "",
     agent: Annotated[
         str, typer.Option(help="Command that reads a brief and writes a Python file.")

@@ -42,7 +42,7 @@ app.add_typer(adapt_commands, name="adapt")
 
 @app.command()
 def accuracy(
-    model: Annotated[str, typer.Argument(help="Folder of a model, script, or minilm.")],
+    model: Annotated[str, typer.Argument(help="Folder of a model, type, script, or minilm.")],
     dtype: Annotated[str, typer.Option(help="float16 or bfloat16, on the card.")] = "float16",
     batch: Annotated[int, typer.Option(min=1, help="Rows of the random inputs.")] = 2,
     length: Annotated[int, typer.Option(min=1, help="Tokens of each.")] = 64,

@@ -66,7 +66,7 @@ def _failures(found: Sequence[Outcome]) -> Iterator[str]:
     for one in found:
         for name in LANES:
             lane = _lane(one, name)
-            if lane is not None and lane.state in (State.WRONG, State.RAISED):
+            if lane is not None and lane.state in (State.WRONG, State.RAISED, State.SKIPPED):
                 by_reason[f"{lane.state.value}: {lane.reason}"].append(f"{one.type} ({name})")
             elif lane is not None and lane.state is State.FALLBACKS:
                 for op in lane.fallbacks:
