@@ -20,7 +20,7 @@ from openspyre.ci.reuse.markdown import page_of, result_of
 from openspyre.ci.reuse.running import Choice, place_of, prepare, run_prepared
 from tests.lanes import BEGUN
 from tests.results import ROOT, write_result
-from tests.upstream.sources import NAME, NoSources, cache_folder, tests_folder
+from tests.upstream.sources import NAME, NoSources, cache_folder, folder_of_tests
 
 RULES = Path(__file__).parent / "spyre.yaml"
 NO_SOURCES = 5
@@ -31,7 +31,7 @@ PARTS = {"test_unary_ufuncs.py": 24, "test_reductions.py": 6}
 @pytest.mark.timeout(6 * 3600)
 def test_upstreams_files() -> None:
     try:
-        tests = tests_folder()
+        tests = folder_of_tests()
     except NoSources as error:
         pytest.exit(f"lane upstream: {error}", returncode=NO_SOURCES)
     ledger, problems = run(tests, cache_folder() / "work")

@@ -26,7 +26,7 @@ def cache_folder() -> Path:
     return Path(chosen) if chosen else settings().cache / "upstream"
 
 
-def tests_folder() -> Path:
+def folder_of_tests() -> Path:
     """The folder `test` of PyTorch's sources.
 
     Raises:
