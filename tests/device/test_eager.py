@@ -251,6 +251,15 @@ def test_many_values_for_one_element(
     both(lambda x, v, *i: x.index_put(i, v, accumulate=accumulate), x, given, *rows)
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.int64, torch.float16])
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.3, 0.7), (0.7, 0.3), (None, 0.7), (0.3, None), (2, 0.3), (0.3, 2), (-1, 2)]
+)
+def test_bounds_of_another_kind(dtype: torch.dtype, low: float | None, high: float | None) -> None:
+    """Integers with bounds that are floats become floats, whichever bound it is."""
+    both(lambda x: x.clamp(low, high), values(7, dtype=dtype))
+
+
 def test_a_padding_of_whole_numbers_is_whole() -> None:
     x = values(1, 3, 9, 7, dtype=torch.int64)
     pool = torch.nn.functional.avg_pool2d

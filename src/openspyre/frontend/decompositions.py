@@ -64,6 +64,23 @@ def _highest(dtype: torch.dtype) -> Any:
     return True if dtype == torch.bool else torch.iinfo(dtype).max
 
 
+# --- bounds ---------------------------------------------------------------------------------------
+
+_bounded = decompositions[aten.clamp.default]
+
+
+def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    """Inductor's, for integers with bounds that are floats of a launch, too.
+
+    Its own promotion knows numbers, but no symbols of numbers: it would cut the result to the
+    integers' dtype.
+    """
+    for bound in (min, max):
+        if isinstance(bound, torch.SymFloat):
+            x = x.to(torch.result_type(x, 1.0))
+    return _bounded(x, min, max)  # type: ignore[no-any-return]
+
+
 # --- sums of products, distances, gradients -------------------------------------------------------
 
 
@@ -224,6 +241,7 @@ def take(x: Tensor, index: Tensor) -> Any:
 
 OWN: Mapping[Any, Decomposition] = MappingProxyType(
     {
+        aten.clamp.default: clamp,
         aten.addbmm.default: addbmm,
         aten.hardshrink_backward.default: hardshrink_backward,
         aten.softshrink_backward.default: hardshrink_backward,

@@ -32,7 +32,7 @@ def device_base(native: type, hooks: Hooks) -> type:
         hooks: what the backend asks.
     """
     name = torch._C._get_privateuse1_backend_name()
-    members = {
+    members: dict[str, Any] = {
         "device_type": name, "device_mod": getattr(torch, name, None), "hooks": hooks,
         "identities": {}, "primary_device": f"{name}:0",
     }  # fmt: skip
