@@ -3,10 +3,12 @@
 #include "distributed.h"
 
 #include <c10/util/ApproximateClock.h>
+#include <pybind11/chrono.h>
 #include <pybind11/pybind11.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -189,11 +191,25 @@ class PythonBackend final : public c10d::Backend {
         options_(c10::make_intrusive<Options>("spyreccl", timeout)) {}
 
   const std::string getBackendName() const override { return options_->backend; }
-  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  // A copy: a group that is split writes into what it gets.
+  c10::intrusive_ptr<Options> getBackendOptions() override {
+    return c10::make_intrusive<Options>(*options_);
+  }
   void setTimeout(milliseconds timeout) override {
     options_->timeout = timeout;
     tell("set_timeout", timeout);
   }
+  bool supportsSplitting() const override { return true; }
+  c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
+                                    const std::vector<int>& ranks,
+                                    const c10::intrusive_ptr<Options>& options) override {
+    const py::gil_scoped_acquire held;
+    return group_.get()
+        .attr("split")(store, ranks, options->timeout)
+        .cast<c10::intrusive_ptr<Backend>>();
+  }
+  void setSequenceNumberForGroup() override {}  // all ranks begin at 0
+  uint64_t getSequenceNumberForGroup() override { return calls_; }
   void startCoalescing() override { tell("start_coalescing"); }
   CollectivePtr endCoalescing() override { return call("end_coalescing"); }
   void abort() override { tell("abort"); }
@@ -280,6 +296,7 @@ class PythonBackend final : public c10d::Backend {
   template <typename... Arguments>
   CollectivePtr call(const char* name, const Arguments&... arguments) {
     const py::gil_scoped_acquire held;
+    ++calls_;
     return group_.get().attr(name)(arguments...).template cast<CollectivePtr>();
   }
   template <typename... Arguments>
@@ -291,6 +308,7 @@ class PythonBackend final : public c10d::Backend {
 
   const Kept group_;
   const c10::intrusive_ptr<Options> options_;
+  std::atomic<uint64_t> calls_{0};
 };
 
 // --- what Python calls
@@ -379,6 +397,14 @@ PyMethodDef methods[] = {
 
 }  // namespace
 
-bool add_distributed(PyObject* module) { return PyModule_AddFunctions(module, methods) == 0; }
+bool add_distributed(PyObject* module) {
+  // What `split_group` asks of a backend: options for those of all devices, where none has each
+  // take its own; and that ranks which a new group leaves out take part in a communicator's split.
+  py::class_<PythonBackend, c10d::Backend, c10::intrusive_ptr<PythonBackend>>(py::handle(module),
+                                                                              "CollectiveBackend")
+      .def_property_readonly("options", [](const PythonBackend&) { return py::none(); })
+      .def("perform_nocolor_split", [](PythonBackend&, const py::object&) {});
+  return PyModule_AddFunctions(module, methods) == 0;
+}
 
 }  // namespace openspyre

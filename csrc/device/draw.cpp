@@ -98,6 +98,7 @@ PyObject* kernel_for(const char* kind, const std::vector<Tensor>& tensors, const
   static auto* const kernels = new std::map<std::string, PyObject*>();
   const std::string key = key_of(kind, tensors, shape);
   if (const auto found = kernels->find(key); found != kernels->end()) return found->second;
+  const Untraced untraced;
   const Owned module = checked(PyImport_ImportModule("openspyre.frontend.draws"));
   const Owned forms = checked(PyTuple_New(static_cast<Py_ssize_t>(tensors.size())));
   for (size_t t = 0; t < tensors.size(); ++t) {

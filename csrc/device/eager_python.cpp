@@ -199,6 +199,7 @@ OpPlan plan_of(const c10::OperatorHandle& op) {
   plan.why = unfit(schema, plan);
   if (!plan.why.empty()) return plan;
   const WithGil gil;
+  const Untraced untraced;
   const Owned ask = from_frontend("description");
   const Owned answer = checked(PyObject_CallFunction(ask.get(), "ss", schema.name().c_str(),
                                                      schema.overload_name().c_str()));
@@ -221,6 +222,7 @@ std::shared_ptr<const Entry> ask_python(const OpPlan& plan, const c10::OperatorH
                                         const torch::jit::Stack& stack, const Call& call,
                                         const Views& views, const Words& pattern) {
   const WithGil gil;
+  const Untraced untraced;
   Arguments arguments(call, views);
   const auto values = torch::jit::last(stack, plan.arguments.size());
   const Owned tuple = checked(PyTuple_New(static_cast<Py_ssize_t>(values.size())));
@@ -246,6 +248,7 @@ bool is_not_implemented(const std::exception& error) {
 
 std::string recalled(const c10::OperatorHandle& op, const std::vector<int64_t>& structure) {
   const WithGil gil;
+  const Untraced untraced;
   const Owned ask = from_frontend("recalled"), key = checked(as_bytes(structure));
   const auto& schema = op.schema();
   const Owned answer = checked(PyObject_CallFunction(ask.get(), "ssO", schema.name().c_str(),
@@ -259,6 +262,7 @@ std::string recalled(const c10::OperatorHandle& op, const std::vector<int64_t>& 
 void record(const c10::OperatorHandle& op, const std::vector<int64_t>& structure,
             const std::vector<int64_t>& words) {
   const WithGil gil;
+  const Untraced untraced;
   const Owned tell = from_frontend("record"), key = checked(as_bytes(structure)),
               added = checked(as_bytes(words));
   const auto& schema = op.schema();

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "complex.h"
 #include "eager.h"
 #include "generator.h"
 #include "memory_error.h"
@@ -227,7 +228,7 @@ void check_devices(const c10::FunctionSchema& schema, const torch::jit::Stack& s
 
 void run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::string* const why = run_eager(op, stack);
-  if (!why) return;
+  if (!why || run_in_parts(op, stack)) return;
   if (op.schema().name().rfind("aten::", 0) == 0) check_devices(op.schema(), *stack);
   note_fallback(c10::toString(op.operator_name()), *why);
   const auto& arguments = op.schema().arguments();
@@ -241,11 +242,11 @@ void run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   run_on_cpu(op, stack);
 }
 
-void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+}  // namespace
+
+void run_or_fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   needing_memory([&] { return c10::toString(op.operator_name()); }, [&] { run(op, stack); });
 }
-
-}  // namespace
 
 void set_fallback_mode(FallbackMode mode) { counts().mode = mode; }
 FallbackMode fallback_mode() { return counts().mode; }
@@ -283,14 +284,14 @@ void note_fallback(const std::string& op, const std::string& why) {
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_or_fall_back>());
 }
 
 // PyTorch would take these apart into helpers that no kernel can serve, or refuses them itself.
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   for (const char* const whole :
        {"cummax", "cummax.out", "cummin", "cummin.out", "mode", "mode.values"})
-    m.impl(whole, torch::CppFunction::makeFromBoxedFunction<&fallback>());
+    m.impl(whole, torch::CppFunction::makeFromBoxedFunction<&run_or_fall_back>());
 }
 
 }  // namespace openspyre

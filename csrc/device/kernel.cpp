@@ -121,6 +121,7 @@ std::shared_ptr<Variant> find(State& kernel, const Sizes& sizes) {
 std::shared_ptr<Variant> compile(State& kernel, const Sizes& sizes) {
   const Owned tuple(make_ints(sizes));
   if (!tuple) return nullptr;
+  const Untraced untraced;
   const Owned made(PyObject_CallOneArg(kernel.on_miss.get(), tuple.get()));
   if (!made) return nullptr;
   const char* bytes = nullptr;
@@ -167,6 +168,7 @@ PyObject* make_numbers(const Binding& binding) {
 bool tell_watcher(PyObject* kernel, const Variant& variant, const Binding& binding, bool after) {
   PyObject* const callable = watcher();
   if (!callable) return true;
+  const Untraced untraced;
   const Owned held(Py_NewRef(callable)), numbers(make_numbers(binding));
   if (!numbers) return false;
   const auto& variants = state(kernel).variants;

@@ -66,6 +66,32 @@ class WithoutGil {
   PyThreadState* state_;
 };
 
+// Python code of ours that runs while a frame is being traced would be traced, too: Dynamo looks at
+// every frame that begins on its thread. Needs the GIL.
+class Untraced {
+ public:
+  Untraced() : before_(checked(set(Py_None))) {}
+  Untraced(const Untraced&) = delete;
+  Untraced& operator=(const Untraced&) = delete;
+  ~Untraced() {
+    PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+    PyErr_Fetch(&type, &value, &trace);
+    if (!Owned(set(before_.get()))) PyErr_Clear();
+    PyErr_Restore(type, value, trace);
+  }
+
+ private:
+  static PyObject* set(PyObject* callback) {
+    static PyObject* const setter = [] {
+      const Owned module = checked(PyImport_ImportModule("torch._C._dynamo.eval_frame"));
+      return PyObject_GetAttrString(module.get(), "set_eval_frame");
+    }();
+    return setter ? PyObject_CallOneArg(setter, callback) : nullptr;
+  }
+
+  Owned before_;
+};
+
 // Reads a tuple of integers into a vector; false with a Python error set on failure.
 template <typename Vector>
 bool read_ints(PyObject* tuple, Vector& into, const char* caller) {

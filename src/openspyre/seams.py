@@ -217,6 +217,11 @@ DEVICE: tuple[Seam, ...] = (
         "it knows no renamed out-of-tree device, so that from_dlpack refuses what it could take",
         "when torch compares with the name that the backend was given",
     ),
+    Seam(
+        "torch._C._dynamo.eval_frame:set_eval_frame",
+        "the native side calls Python of ours in frames that Dynamo looks at, and must not trace",
+        "when Dynamo takes modules to leave alone",
+    ),
 )
 
 # --- device: spyreccl ---------------------------------------------------------------------------
@@ -282,6 +287,51 @@ CI: tuple[Seam, ...] = (
         "torch.testing._internal.opinfo.core:UnaryUfuncInfo",
         "tells ops whose results have promised strides",
         "when torch publishes it for out-of-tree devices",
+    ),
+)
+
+# --- vllm: what its plugin derives from; resolved by tests/serve/test_plugin.py ---------------
+_WORKERS = "when vLLM has a public worker and runner for out-of-tree devices"
+VLLM: tuple[Seam, ...] = (
+    Seam(
+        "vllm.v1.worker.gpu_worker:Worker._init_workspace_and_model_runner",
+        "the half of init_device that is for every device",
+        _WORKERS,
+    ),
+    Seam(
+        "vllm.v1.worker.gpu_worker:Worker._maybe_get_memory_pool_context",
+        "asks for an allocator of CUDA's",
+        _WORKERS,
+    ),
+    Seam(
+        "vllm.v1.worker.gpu_worker:Worker._make_model_runner",
+        "the runner of the card",
+        _WORKERS,
+    ),
+    Seam(
+        "vllm.v1.worker.gpu_worker:init_worker_distributed_environment",
+        "what init_device does between the device and the memory",
+        _WORKERS,
+    ),
+    Seam(
+        "vllm.v1.worker.gpu_model_runner:GPUModelRunner.sample_tokens",
+        "takes a grammar's mask before logits are sampled; ours puts it on in its place",
+        _WORKERS,
+    ),
+    Seam(
+        "vllm.v1.worker.gpu_model_runner:GPUModelRunner._dummy_run",
+        "steps that make the graphs before requests come",
+        _WORKERS,
+    ),
+    Seam(
+        "vllm.v1.worker.gpu_model_runner:GPUModelRunner._dummy_sampler_run",
+        "the same for sampling",
+        _WORKERS,
+    ),
+    Seam(
+        "vllm.v1.worker.block_table:ComputeSlotMappingKernel.kernel",
+        "a Triton kernel; its parameters are those of ours",
+        "when vLLM computes slots in PyTorch",
     ),
 )
 

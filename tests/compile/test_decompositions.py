@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 
 from openspyre.frontend.functions import FUNCTIONS
 from openspyre.frontend.lowerings import _without_row
+from openspyre.frontend.triangular import solve_triangular
 from tests.compile.comparing import compare, moved, same, tensor
 
 NAN, INF = float("nan"), float("inf")
@@ -206,3 +208,66 @@ def test_functions_without_a_row_are_called() -> None:
     polynomial = torch.compile(lambda x, n: torch.special.chebyshev_polynomial_v(x + 1, n) + 1)
     wanted = torch.special.chebyshev_polynomial_v(x + 1, degree) + 1
     torch.testing.assert_close(polynomial(*moved((x, degree))).cpu(), wanted)
+
+
+# --- triangular systems ---------------------------------------------------------------------------
+
+
+def triangle(*shape: int) -> torch.Tensor:
+    """A well-conditioned one, whose other half is NaN."""
+    n = shape[-1]
+    return (tensor(*shape) * 0.3).tril(-1) + 2 * torch.eye(n) + torch.full((n, n), NAN).triu(1)
+
+
+def lower(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.solve_triangular(a, b, upper=False)
+
+
+def test_triangular_systems() -> None:
+    a, b = triangle(2, 5, 5), tensor(2, 5, 3)
+    both(lower, a, b)
+    a[0, 3, 1], b[1, 2, 1] = NAN, NAN  # rows before them are finite
+    eagerly(lower, a, b)
+    eagerly(lower, triangle(1, 1), tensor(1, 4))
+
+
+@pytest.mark.parametrize("n", [18, 48])
+def test_triangular_systems_of_several_blocks(n: int) -> None:
+    """The op that stands for them, wherever it is computed."""
+    for upper, left, ones in itertools.product((False, True), repeat=3):
+        a = triangle(n, n) / 4
+        a[n // 2, n // 3] = NAN
+        a, b = a.mT if upper else a, tensor(n, 3)
+        b[-2 if upper else 2, 1] = NAN
+        b = b if left else b.mT
+        how = {"upper": upper, "left": left, "unitriangular": ones}
+        wanted = torch.linalg.solve_triangular(a, b, **how)
+        assert 0 < int(wanted.isnan().sum()) < wanted.numel()
+        torch.testing.assert_close(solve_triangular(a, b, **how), wanted, equal_nan=True)
+
+
+def test_triangular_systems_of_other_forms() -> None:
+    def right(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.solve_triangular(a.mT, b, upper=True, left=False, unitriangular=True)
+
+    eagerly(right, triangle(3, 1, 4, 4), tensor(2, 5, 4))  # one matrix for several
+    a = torch.tensor([[1.0, 0, 0], [0, 0, 0], [0, 0, 1]], device="spyre")
+    assert not torch.linalg.solve_triangular(a, torch.ones(3, 1).to(a), upper=False)[1].isfinite()
+    assert torch.linalg.solve_triangular(a, torch.ones(3, 0).to(a), upper=False).shape == (3, 0)
+
+
+# --- resizing with a filter -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_antialiased_resizing(mode: str) -> None:
+    """A NaN is in the results that its place is under, and in no other."""
+
+    def resized(x: torch.Tensor, **how: Any) -> torch.Tensor:
+        return F.interpolate(x, mode=mode, antialias=True, **how)
+
+    x = tensor(2, 3, 13, 17)
+    x[0, 1, 6, 8] = NAN
+    both(lambda x: resized(x, size=(5, 20)), x)
+    eagerly(lambda x: resized(x, size=(4, 6), align_corners=True), x.transpose(2, 3))
+    eagerly(lambda x: resized(x, scale_factor=0.37), x[..., :3, :])

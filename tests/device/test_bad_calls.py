@@ -68,13 +68,13 @@ def model(x):
     factors = torch.arange(1.0, 65.0, device=x.device)[:, None]
     return torch.where(factors > 2, x, factors), x + 1
 def fallen(x):
-    return x.reshape((1,) * 9 + (-1,)).nonzero()
+    return (x * (16 * len(x))).long().bincount()
 x = torch.ones(1 << 20, device="spyre")
 """
 CASES = {
     "eager": ("model", r"needed by aten::where.self"),
     "compiled": ("torch.compile(model)", r"needed by model.py:5 .*where"),
-    "fallback": ("fallen", r"needed by aten::nonzero"),
+    "fallback": ("fallen", r"needed by aten::bincount"),
 }
 
 

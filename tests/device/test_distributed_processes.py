@@ -16,6 +16,7 @@ import torch, openspyre
 openspyre.require()
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
+from torch.distributed.device_mesh import init_device_mesh
 rank, folder = int(sys.argv[1]), sys.argv[2]
 card = torch.device("spyre", rank)
 torch.accelerator.set_device_index(rank)
@@ -29,37 +30,16 @@ def ones(*shape):
     return torch.full(shape, rank + 1.0, device=card)
 """
 PARTS = {
-    "ways to begin": """
-assert dist.get_default_backend_for_device("spyre") == "spyreccl"
-assert dist.get_default_backend_for_device(card) == "spyreccl"
-for backend, options in (("spyreccl", {}), (None, {}), ("spyreccl", {"device_id": card}),
-                         ("cpu:gloo,spyre:spyreccl", {"device_id": card})):
-    start(backend, **options)
-    x = ones(3)
-    dist.all_reduce(x)
-    assert x.tolist() == [3] * 3
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of barrier, without a device_id
-        dist.barrier()
-    found = [None, None]
-    dist.all_gather_object(found, {"rank": rank})
-    assert found == [{"rank": 0}, {"rank": 1}]
-    if backend and "gloo" in backend:
-        host = torch.ones(2)
-        dist.all_reduce(host)
-        assert host.tolist() == [2, 2]
-    else:
-        try:
-            dist.all_reduce(torch.ones(2))
-            raise AssertionError("a tensor of the CPU was taken")
-        except RuntimeError as error:
-            assert "No backend type associated with device type cpu" in str(error)
-    dist.destroy_process_group()
-""",
     "the public calls": """
 start("cpu:gloo,spyre:spyreccl", device_id=card)
 both, alone = dist.new_group([0, 1]), [dist.new_group([0]), dist.new_group([1])][rank]
+mesh = init_device_mesh("spyre", (1, 2), mesh_dim_names=("outer", "inner"))  # splits the group
 x, y = ones(2), ones(2)
+dist.all_reduce(x, group=mesh.get_group("outer"))
+assert x.tolist() == [rank + 1] * 2
+dist.all_reduce(x, group=mesh.get_group("inner"))
+assert x.tolist() == [3, 3]
+x = ones(2)
 dist.all_reduce(x, group=both), dist.all_reduce(y, group=alone)
 assert x.tolist() == [3, 3] and y.tolist() == [rank + 1] * 2
 out = torch.empty(4, device=card)
@@ -113,8 +93,35 @@ def act(one):
     return x.tolist()
 assert on_ranks(2, act) == [[3.0] * 5] * 2
 """,
-    "a rank that is killed": """
+    "ways to begin": """
 dist.destroy_process_group()
+assert dist.get_default_backend_for_device("spyre") == "spyreccl"
+assert dist.get_default_backend_for_device(card) == "spyreccl"
+for backend, options in (("spyreccl", {}), (None, {}), ("spyreccl", {"device_id": card}),
+                         ("cpu:gloo,spyre:spyreccl", {"device_id": card})):
+    start(backend, **options)
+    x = ones(3)
+    dist.all_reduce(x)
+    assert x.tolist() == [3] * 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of barrier, without a device_id
+        dist.barrier()
+    found = [None, None]
+    dist.all_gather_object(found, {"rank": rank})
+    assert found == [{"rank": 0}, {"rank": 1}]
+    if backend and "gloo" in backend:
+        host = torch.ones(2)
+        dist.all_reduce(host)
+        assert host.tolist() == [2, 2]
+    else:
+        try:
+            dist.all_reduce(torch.ones(2))
+            raise AssertionError("a tensor of the CPU was taken")
+        except RuntimeError as error:
+            assert "No backend type associated with device type cpu" in str(error)
+    dist.destroy_process_group()
+""",
+    "a rank that is killed": """
 start("spyreccl", seconds=60)
 dist.all_reduce(x)
 began = time.monotonic()

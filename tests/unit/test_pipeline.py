@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from openspyre.compiler.pipeline import STAGES, compile_kernel, plan_kernel
 from openspyre.errors import BrokenInvariant
 from openspyre.ir.kernel import Kernel
 from openspyre.ir.text import parse_kernel
+from openspyre.runtime.clock import card_timer
 from openspyre.spec import SPYRE_CARD_V1, CardSpec
 from tests.regions import NAMES, load_region
 
@@ -55,3 +57,25 @@ def test_a_kernel_that_reads_what_nobody_wrote_is_refused() -> None:
     kernel = parse_kernel(TEXT)
     with pytest.raises(BrokenInvariant, match="reads t before anything writes it"):
         plan_kernel(replace(kernel, ops=kernel.ops[1:]), SPYRE_CARD_V1)
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_planning_leaves_no_cycles_and_the_search_for_them_as_it_was(*, on: bool) -> None:
+    kernel = parse_kernel(TEXT)
+    plan_kernel(kernel, SPYRE_CARD_V1, timer=card_timer(SPYRE_CARD_V1))  # fills caches
+    before = gc.isenabled()
+    seen: list[bool] = []
+    gc.collect()
+    gc.enable() if on else gc.disable()
+    try:
+        plan_kernel(kernel, SPYRE_CARD_V1, lambda *_: seen.append(gc.isenabled()))
+        with pytest.raises(BrokenInvariant):
+            plan_kernel(replace(kernel, ops=kernel.ops[1:]), SPYRE_CARD_V1)
+        assert gc.isenabled() is on
+        assert seen == [False] * len(STAGES)
+        gc.disable()
+        gc.collect()  # the exception
+        plan_kernel(kernel, SPYRE_CARD_V1)
+        assert gc.collect() == 0
+    finally:
+        gc.enable() if before else gc.disable()

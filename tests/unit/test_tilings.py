@@ -7,7 +7,7 @@ import pytest
 from openspyre.compiler import choices
 from openspyre.compiler.capacity import fits, fitting, with_loops
 from openspyre.compiler.choices import division_along, divisions
-from openspyre.compiler.cost import Work
+from openspyre.compiler.cost import Work, least_of_units, splits
 from openspyre.compiler.pipeline import STAGES, plan_kernel
 from openspyre.compiler.step_work import StepWorks
 from openspyre.compiler.tiles import Buffering, lx_peak
@@ -97,3 +97,12 @@ def test_the_division_that_is_taken_is_the_first_with_a_real_fit(
 
     monkeypatch.setattr(choices, "fits", refused)
     assert divisions(kernel, step, work, SPYRE_CARD_V1) == [second, first, *others]
+
+
+def test_no_unit_takes_longer_than_the_step(divided: Divided) -> None:
+    _, _, work = divided
+    card = SPYRE_CARD_V1
+    for split in splits(work, card):
+        for tiled in tilings(work, split, card):
+            least = least_of_units(work, split, card, tiled.loops, tiled.inner)
+            assert 0 < least <= tiled.cycles

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
+from typing import get_args, get_type_hints
 
 import pytest
 
@@ -15,7 +16,7 @@ from openspyre.compiler.ways import Way
 from openspyre.compiler.work import Works
 from openspyre.errors import InvalidHint, Unsupported
 from openspyre.ir.kernel import Kernel
-from openspyre.ir.program import Program, Section, rounds
+from openspyre.ir.program import Place, Program, Section, Slot, rounds
 from openspyre.ir.text import parse_kernel
 from openspyre.runtime import clock
 from openspyre.runtime.check import loaded_alone
@@ -224,3 +225,15 @@ def test_what_would_take_too_long_is_not_timed(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(timed, "_LARGEST", most - 1)
     (tried,) = planned(mlp(), CARD, timer=Asked()).tried
     assert (tried.cycles, tried.problem) == (None, "it is too large to be timed")
+
+
+def test_the_clock_takes_apart_all_that_a_section_is_made_of() -> None:
+    found: set[type] = set()
+    waiting: list[object] = [get_type_hints(Section)[name] for name in ("axes", "body")]
+    while waiting:
+        hint = waiting.pop()
+        waiting += get_args(hint)
+        if is_dataclass(hint) and isinstance(hint, type) and hint not in found:
+            found.add(hint)
+            waiting += get_type_hints(hint).values()
+    assert found == {*clock.NODES, Place, Slot}

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from math import prod
 
 from openspyre.compiler.bounds import highest
+from openspyre.compiler.per_op import once_per_op
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import Access, Dim, Kernel, Kind, Load, Lookup, Op, Role, Tensor, loads
 from openspyre.spec import SPYRE_CARD_V1
 
 STICK = SPYRE_CARD_V1.stick_bytes
+STICK_POINTS = SPYRE_CARD_V1.elements_per_stick(2)
+"""Tiles of a lane dim are whole multiples of it: whole sticks of 2 bytes an element, or of more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,7 @@ def unit_dims(kernel: Kernel, tensor: Tensor, index: Sequence[Expr], op: Op) -> 
     return frozenset(n for n, c in terms if c.constant == 1 and extents[n] != 1)
 
 
+@once_per_op
 def lane_dim(kernel: Kernel, op: Op) -> str | None:
     """The dim whose points fill the lanes of SFU: contiguous for most of the elements moved."""
     if op.kind is Kind.SCAN:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import islice
 
+from openspyre.compiler.addressing import STICK_POINTS
 from openspyre.compiler.axes import largest_part, step_ops
 from openspyre.compiler.bounds import highest
 from openspyre.compiler.cost import Inner, Tiling, Work, local_sizes
@@ -24,7 +25,6 @@ from openspyre.ir.kernel import Dim, Division, Kernel, Kind, Loop, Op, Step
 from openspyre.spec import CardSpec
 
 _MOST_TRIED = 32  # tilings of a way of buffering that turn out too large, the fastest first
-_STICK = 64  # points: tiles of a lane dim are whole sticks of every dtype
 
 
 def fit_tiles(
@@ -271,4 +271,4 @@ def _private(op: Op, step: Step) -> list[Dim]:
 
 
 def _aligned(tile: int) -> int:
-    return tile if tile < _STICK else -(-tile // _STICK) * _STICK
+    return tile if tile < STICK_POINTS else -(-tile // STICK_POINTS) * STICK_POINTS

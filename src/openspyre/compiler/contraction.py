@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from openspyre.compiler.addressing import unit_dims
+from openspyre.compiler.per_op import once_per_op
 from openspyre.compiler.rewrite import names_walked
 from openspyre.errors import BrokenInvariant
 from openspyre.ir.kernel import (
@@ -62,6 +63,7 @@ class Contraction:
         return found
 
 
+@once_per_op
 def contraction(kernel: Kernel, op: Op) -> Contraction:
     """The parts of a CONTRACT op."""
     match op.body:

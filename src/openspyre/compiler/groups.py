@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from openspyre.compiler.bounds import highest, value_range
+from openspyre.compiler.per_op import once_per_op
 from openspyre.compiler.rewrite import lookups_used, reads, sole_name
 from openspyre.compiler.stores import told_apart
 from openspyre.ir.index import Expr
@@ -53,7 +54,8 @@ class Group:
     hints: Mapping[tuple[str, int], str] = field(default_factory=dict)
 
 
-def uses(op: Op, kernel: Kernel) -> Uses:
+@once_per_op
+def uses(kernel: Kernel, op: Op) -> Uses:
     looked = lookups_used(op)
     found = []
     for node in walk(op.body):
@@ -82,7 +84,7 @@ class Grouping:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.uses = tuple(uses(op, kernel) for op in kernel.ops)
+        self.uses = tuple(uses(kernel, op) for op in kernel.ops)
         self.writers: dict[str, list[int]] = defaultdict(list)
         for position, op in enumerate(kernel.ops):
             self.writers[op.out.tensor].append(position)

@@ -6,7 +6,7 @@ what is known of the shorter one as far as the new op leaves it as it was.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
@@ -49,6 +49,9 @@ class Joined:
     Args:
         staying: tensors that are taken to lie in LX between groups that share more than so many
             of the axes which walk them.
+
+    Attributes:
+        differs: whether that makes a difference, for the group as it is now.
     """
 
     def __init__(self, works: Works, staying: Mapping[str, int] = NONE_STAY) -> None:
@@ -64,6 +67,7 @@ class Joined:
         self.leaving: frozenset[str] = frozenset()
         self.loaded: set[tuple[str, frozenset[int]]] = set()
         self.reread: set[str] = set()
+        self.differs = False
         self.writers: dict[str, list[int]] = {}
         self.lives: dict[str, tuple[int, int, int]] = {}  # bytes, first op, last op
         self.live: list[int] = []  # bytes during every op
@@ -76,17 +80,21 @@ class Joined:
         kept = len(self.phases)
         for tensor in self.leaving.difference(leaving):
             for position in self.writers[tensor]:
-                self._keep_inside(position)
-                kept = min(kept, position)
+                if self._keep_inside(position):
+                    kept = min(kept, position)
         self.leaving = frozenset(leaving)
         for op in group.ops[len(self.phases) :]:
             self._join(op, group)
         return kept
 
-    def _keep_inside(self, position: int) -> None:
+    def _keep_inside(self, position: int) -> bool:
+        """Lets an op store nothing; whether it did."""
         phase = self.phases[position]
         flows = tuple((n, walked) for n, walked in phase.flows if not phase.op.flows[n].store)
+        if flows == phase.flows:
+            return False
         self.phases[position] = replace(phase, flows=flows)
+        return True
 
     def _join(self, op: Op, group: Group) -> None:
         work, bound, position = self.works.of(op.name), group.binding[op.name], len(self.phases)
@@ -96,7 +104,9 @@ class Joined:
             walked = frozenset(axes[d] for d in flow.dims if axes[d] >= 0)
             least = self.staying.get(flow.tensor, len(walked))
             if len(walked) > least and (flow.store or least > ON_RING):
+                self.differs |= not flow.store or flow.tensor in self.leaving
                 continue
+            self.differs |= least == ON_RING
             if flow.store:
                 if flow.tensor in self.leaving:
                     flows.append((number, walked))
@@ -179,10 +189,18 @@ class RunCosts:
     """The cycles of a run of ops that gets longer.
 
     `points` counts the ops that were put on a timeline, over all runs and splits.
+
+    Args:
+        plain: what runs of 1, 2, ... ops cost if nothing stays, as far as that is known.
     """
 
-    def __init__(self, works: Works, staying: Mapping[str, int] = NONE_STAY) -> None:
-        self.card = works.card
+    def __init__(
+        self,
+        works: Works,
+        staying: Mapping[str, int] = NONE_STAY,
+        plain: Sequence[float] = (),
+    ) -> None:
+        self.card, self.plain = works.card, plain
         self.joined = Joined(works, staying)
         self.lines: dict[Split, _Line] = {}
         self.points = 0
@@ -190,6 +208,9 @@ class RunCosts:
     def cycles(self, group: Group, leaving: Collection[str]) -> float | None:
         """Of the run that `group` is now, or None if it does not fit LX with any tiles."""
         kept = self.joined.extend(group, leaving)
+        if not self.joined.differs and len(group.ops) <= len(self.plain):
+            self.lines = {}
+            return self.plain[len(group.ops) - 1]
         work = self.joined.work()
         if len(group.ops) > 1 and work.point_bytes > self.card.lx_usable:
             self.lines = {}

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from openspyre.compiler.contracts import operands, roles
 from openspyre.compiler.layout_choice import Order, Orders, laid_out, sooner_together
-from openspyre.compiler.layout_cost import may_stay
+from openspyre.compiler.layout_cost import small_enough_to_stay
 from openspyre.compiler.rewrite import reads
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import Kernel, Kind, Op, Role, StickLayout, loads
@@ -135,7 +135,7 @@ def _beginnings(kernel: Kernel, card: CardSpec) -> frozenset[str]:
     return frozenset(
         name
         for name, made in depth.items()
-        if made == 1 or (made == 0 and not may_stay(kernel, kernel.tensors[name], card))
+        if made == 1 or (made == 0 and not small_enough_to_stay(kernel, kernel.tensors[name], card))
     )
 
 

@@ -135,7 +135,7 @@ class _Known:
     def cycles(self, op: Op, orders: Mapping[str, Order]) -> float:
         """With some of its tensors in other orders."""
         if op.name not in self._forms:
-            self._forms[op.name] = op_form(op, self.kernel)
+            self._forms[op.name] = op_form(self.kernel, op)
         places = tuple(orders.get(n) for n in (op.out.tensor, *(n for n, _ in reads(op))))
         key = (self._forms[op.name], places)
         if key not in self._cycles:

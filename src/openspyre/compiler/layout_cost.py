@@ -30,7 +30,7 @@ class _Share:
     parts: Counts
 
 
-def may_stay(kernel: Kernel, tensor: Tensor, card: CardSpec) -> bool:
+def small_enough_to_stay(kernel: Kernel, tensor: Tensor, card: CardSpec) -> bool:
     """Whether a local tensor is small enough to stay in LX between steps."""
     size = prod(highest(n, kernel.limits) for n in tensor.shape) * tensor.dtype.bytes
     return size <= card.lx_usable * card.cores * _STAYS
@@ -51,7 +51,9 @@ class _Alone:
 
     def _in_memory(self, flow: Flow) -> bool:
         tensor = self.kernel.tensors[flow.tensor]
-        return tensor.role is not Role.LOCAL or not may_stay(self.kernel, tensor, self.card)
+        return tensor.role is not Role.LOCAL or not small_enough_to_stay(
+            self.kernel, tensor, self.card
+        )
 
     def cycles(self) -> float:
         return min(self._shared(share) for share in self._shares())

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
+from openspyre.compiler.addressing import STICK_POINTS
 from openspyre.compiler.rewrite import Fresh, reads, rewritten
 from openspyre.compiler.softmax_rows import Masked, Readers, SoftmaxRows, Span, softmax_rows
 from openspyre.ir.index import Expr
@@ -18,7 +19,6 @@ from openspyre.spec import CardSpec
 
 _MOST_BLOCKS = 8  # of rows: 0.56 of the work of all keys under a causal mask
 _LEAST_ROWS = 128  # of a block: with fewer PT turns more weights than it uses
-_STICK = 64
 _WORTH = 0.9  # of all scores: with more, blocks cost more than they save
 
 
@@ -65,7 +65,7 @@ def _blocks(masked: Masked) -> tuple[Block, ...]:
     rows = masked.of.rows
     count = max(1, min(_MOST_BLOCKS, rows // _LEAST_ROWS))
     each = ceil(rows / count)
-    each = ceil(each / _STICK) * _STICK if count > 1 else each
+    each = ceil(each / STICK_POINTS) * STICK_POINTS if count > 1 else each
     spans = ((first, min(each, rows - first)) for first in range(0, rows, each))
     return tuple(Block(span, _seen(masked, span)) for span in spans)
 
@@ -73,18 +73,18 @@ def _blocks(masked: Masked) -> tuple[Block, ...]:
 def _seen(masked: Masked, rows: Span) -> Span:
     """The keys, in whole sticks, outside of which all are hidden from all of some rows."""
     keys = masked.of.keys
-    units = ceil(keys / _STICK)
+    units = ceil(keys / STICK_POINTS)
 
     def before(count: int) -> bool:
-        return count == 0 or masked.hides(rows, (0, count * _STICK))
+        return count == 0 or masked.hides(rows, (0, count * STICK_POINTS))
 
     def behind(count: int) -> bool:
-        first = (units - count) * _STICK
+        first = (units - count) * STICK_POINTS
         return count == 0 or masked.hides(rows, (first, keys - first))
 
     first = _most(before, units - 1)
     last = units - _most(behind, units - 1 - first)
-    return first * _STICK, min(keys, last * _STICK) - first * _STICK
+    return first * STICK_POINTS, min(keys, last * STICK_POINTS) - first * STICK_POINTS
 
 
 def _most(holds: Callable[[int], bool], most: int) -> int:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from openspyre.compiler.per_op import once_per_op
 from openspyre.compiler.rewrite import reads, rewritten
 from openspyre.compiler.stores import distinct_lookups
 from openspyre.ir.kernel import Kernel, Load, Op, Scalar, Step, Tensor
@@ -32,7 +33,7 @@ def classes(kernel: Kernel) -> tuple[int, ...]:
     numbers: dict[object, int] = {}
     found = []
     for position, op in enumerate(kernel.ops):
-        key = (op_form(op, kernel), _distances(op, position, writers, readers))
+        key = (op_form(kernel, op), _distances(op, position, writers, readers))
         found.append(numbers.setdefault(key, len(numbers)))
     return tuple(found)
 
@@ -54,7 +55,8 @@ def _distance(away: int) -> int | str:
     return "before" if away < 0 else "after"
 
 
-def op_form(op: Op, kernel: Kernel) -> object:
+@once_per_op
+def op_form(kernel: Kernel, op: Op) -> object:
     """The op with its tensors numbered, and what those tensors are."""
     used = dict.fromkeys([*(t for t, _ in reads(op)), op.out.tensor])
     names = {t: f"t{n}" for n, t in enumerate(used)}

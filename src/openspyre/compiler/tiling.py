@@ -75,9 +75,12 @@ def looks(kernel: Kernel, works: Works, *, ring: bool = False) -> Iterator[Look]
     if ring:
         views.append(("some are fetched", dict.fromkeys(small, ON_RING), _SOONER))
     seen: list[tuple[Step, ...]] = []
+    plain: Runs | None = None
     for number, (name, staying, sooner) in enumerate(views):
         if staying or not seen:
-            found = _partitioned(kernel, works, staying)
+            runs = Runs(kernel, works.card, staying, works, plain)
+            plain = plain or runs
+            found = _partitioned(runs)
             if found.steps not in seen:
                 seen.append(found.steps)
                 yield Look(name, found, sooner, ring=number == 3)
@@ -96,13 +99,12 @@ def soonest_look(found: Sequence[Look], known: Mapping[str, Divided]) -> Look:
     return best
 
 
-def _partitioned(kernel: Kernel, works: Works, staying: Mapping[str, int]) -> Kernel:
-    runs = Runs(kernel, works.card, staying, works)
+def _partitioned(runs: Runs) -> Kernel:
     while True:
         steps = [runs.step(first, last, f"s{n}") for n, (first, last) in enumerate(runs.best())]
         broken = [s for s in steps if not runs.fits(s)]
         if not broken:
-            return replace(kernel, steps=tuple(steps))
+            return replace(runs.kernel, steps=tuple(steps))
         for step in broken:
             runs.forbid(step)
 
@@ -119,7 +121,7 @@ class Runs:
 
     Runs whose ops are of equal classes (`segments.py`) are looked at once. `planned` counts the
     runs that were, `points` what their costs took: ops put on a timeline. `staying`: see
-    `joining.Joined`.
+    `joining.Joined`. `plain`: the runs of the same kernel if nothing stays.
     """
 
     def __init__(
@@ -128,8 +130,9 @@ class Runs:
         card: CardSpec,
         staying: Mapping[str, int] = NONE_STAY,
         works: Works | None = None,
+        plain: Runs | None = None,
     ) -> None:
-        self.kernel, self.card, self.staying = kernel, card, staying
+        self.kernel, self.card, self.staying, self.plain = kernel, card, staying, plain
         self.grouping = Grouping(kernel)
         self.works = works or Works(kernel, card)
         self.classes = classes(kernel)
@@ -158,13 +161,19 @@ class Runs:
 
     def costs(self, first: int) -> tuple[float, ...]:
         """Cycles of the runs of 1, 2, ... ops from `first` on."""
-        for ids, cycles in self.known.get(self.classes[first], ()):
-            if self.classes[first : first + len(ids)] == ids:
-                return self._allowed(first, cycles)
+        known = self._known(first)
+        if known is not None:
+            return self._allowed(first, known)
         cycles, seen = self._computed(first)
         ids = self.classes[first : first + seen]
         self.known.setdefault(self.classes[first], []).append((ids, cycles))
         return self._allowed(first, cycles)
+
+    def _known(self, first: int) -> tuple[float, ...] | None:
+        for ids, cycles in self.known.get(self.classes[first], ()):
+            if self.classes[first : first + len(ids)] == ids:
+                return cycles
+        return None
 
     def _allowed(self, first: int, cycles: tuple[float, ...]) -> tuple[float, ...]:
         if not self.forbidden:
@@ -177,7 +186,8 @@ class Runs:
     def _computed(self, first: int) -> tuple[tuple[float, ...], int]:
         """The costs, and how many ops were looked at to know them."""
         group: Group | None = self.grouping.single(first)
-        run = RunCosts(self.works, self.staying)
+        plain = self.plain and self.plain._known(first)
+        run = RunCosts(self.works, self.staying, plain or ())
         found: list[float] = []
         apart = 0.0
         last = first

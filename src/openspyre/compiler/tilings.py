@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import inf, prod
 
-from openspyre.compiler.addressing import rounded_up
+from openspyre.compiler.addressing import STICK_POINTS, rounded_up
 from openspyre.compiler.cost import (
     Inner,
     Phase,
@@ -34,7 +34,6 @@ BUFFERINGS = (Buffering.COPIES, Buffering.INNER, Buffering.NONE)
 _RESULT_SHARE = 4  # a result larger than this part of LX is made in tiles of two axes
 _PANEL_SHARE = 8  # a panel of a right operand takes at most this part of LX
 _SMALL_PANEL_SHARE = 48  # where larger ones leave too little to others
-_STICK = 64  # points: tiles of a lane dim are whole sticks of every dtype
 _UNFIT = 1e15  # cycles: longer than any step takes
 _STEPS = 6  # halvings of an axis that is tiled with another
 
@@ -120,7 +119,7 @@ def _panel(op: OpWork, sizes: Sequence[int], dim: int, card: CardSpec, share: in
     """Points of a dim of the right operand that one panel takes, in whole sticks."""
     right = next(f for f in op.flows if f.role == "b")
     each = right.lx_bytes * prod(sizes[d] for d in right.dims if d != dim)
-    return max(_STICK, card.lx_usable // share // max(each, 1) // _STICK * _STICK)
+    return max(STICK_POINTS, card.lx_usable // share // max(each, 1) // STICK_POINTS * STICK_POINTS)
 
 
 def _panels_cycles(op: OpWork, sizes: Sequence[int], dim: int, tile: int) -> float:
@@ -196,7 +195,7 @@ def _reduced_tiles(op: OpWork) -> Iterator[tuple[int, int]]:
         if pitch == flow.element
     }
     for dim in range(op.parallel, len(op.sizes)):
-        unit = _STICK if dim in adjacent else 1
+        unit = STICK_POINTS if dim in adjacent else 1
         yield from ((dim, tile) for tile in _tiles(op.sizes[dim], unit))
 
 

@@ -24,7 +24,7 @@ from openspyre.ir.kernel import Kernel as Region
 from openspyre.ir.kernel import Role
 from openspyre.ir.text import parse_kernel
 from openspyre.runtime.launch import variant_for
-from openspyre.runtime.sizes import size_class
+from openspyre.runtime.sizes import doublings, size_class
 from openspyre.runtime.strides import stride_symbols
 
 MOST_CLASSES = 64
@@ -207,7 +207,8 @@ def packaged(region: Region) -> Iterator[str]:
         Unsupported: the sizes fall into too many classes, or the card cannot run one of them.
     """
     symbols = [s for s in region.symbols if s not in stride_symbols(region)]
-    classes = [tuple(_classes(*region.limits.get(s, (0, 2**62)))) for s in symbols]
+    wide = doublings(region)
+    classes = [tuple(_classes(*region.limits.get(s, (0, 2**62)), wide)) for s in symbols]
     count = 1
     for of_one in classes:
         count *= len(of_one)
@@ -228,7 +229,7 @@ def packaged(region: Region) -> Iterator[str]:
         yield program.hex()
 
 
-def _classes(low: int, high: int) -> Iterator[int]:
+def _classes(low: int, high: int, wide: int) -> Iterator[int]:
     """A size of each class from `low` to `high`.
 
     PyTorch says 2 where an exported size may be 1 or 0 too: it only traces with others.
@@ -236,4 +237,4 @@ def _classes(low: int, high: int) -> Iterator[int]:
     low = 0 if low == 2 else low
     while low <= high:
         yield low
-        low = size_class(low)[1] + 1
+        low = size_class(low, wide)[1] + 1

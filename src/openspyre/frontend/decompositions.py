@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 from torch._inductor.decomposition import decompositions, fast_random_decomps
 
+from openspyre.frontend import antialias
 from openspyre.frontend.bags import (
     embedding_bag,
     embedding_bag_backward,
     per_sample_weights_backward,
 )
+from openspyre.frontend.triangular import solve_triangular
 
 aten = torch.ops.aten
 Decomposition = Callable[..., Any]
@@ -232,6 +234,9 @@ OWN: Mapping[Any, Decomposition] = MappingProxyType(
         aten.index_reduce.default: index_reduce,
         aten.masked_scatter.default: masked_scatter,
         aten.take.default: take,
+        aten._upsample_bilinear2d_aa.default: antialias.bilinear,
+        aten._upsample_bicubic2d_aa.default: antialias.bicubic,
+        aten.linalg_solve_triangular.default: solve_triangular,
         aten._embedding_bag.default: embedding_bag,
         aten._embedding_bag_forward_only.default: embedding_bag,
         aten._embedding_bag_backward.default: embedding_bag_backward,

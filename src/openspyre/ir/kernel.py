@@ -375,10 +375,15 @@ class Kernel:
 
 def walk(body: Scalar) -> Iterator[Scalar]:
     """Every node of a scalar expression, arguments before their call."""
+    return iter(_nodes(body, []))
+
+
+def _nodes(body: Scalar, found: list[Scalar]) -> list[Scalar]:
     if isinstance(body, Call):
         for arg in body.args:
-            yield from walk(arg)
-    yield body
+            _nodes(arg, found)
+    found.append(body)
+    return found
 
 
 _HOLDS = {  # exactly

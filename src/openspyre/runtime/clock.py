@@ -32,7 +32,7 @@ from openspyre.ir.program import (
 from openspyre.runtime.check import loaded_alone
 from openspyre.spec import CardSpec
 
-_NODES = (
+NODES = (
     Axis,
     Bound,
     Copy,
@@ -47,6 +47,7 @@ _NODES = (
     VecOp,
     VecOut,
 )
+"""What a section is made of, but for slots and places."""
 _UNTIMED = ("name", "origin")
 
 
@@ -93,7 +94,7 @@ class _Numbered:
             case Place():
                 where = self._buffer(value.buffer), self._number("argument", value.argument)
                 return value.space, value.dtype, self.of(value.base), self.of(value.terms), where
-        if isinstance(value, _NODES):
+        if isinstance(value, NODES):
             meant = (f.name for f in fields(value) if f.name not in _UNTIMED)
             return type(value), *(self.of(getattr(value, name)) for name in meant)
         return value

@@ -170,26 +170,24 @@ class Hosts:
 
     def end(self, moved: Bytes, calls: Sequence[Call], timeout: timedelta) -> None:
         """Sends every rank its bytes and receives theirs."""
-        with lost_ranks(timeout):
-            self._move(moved, calls, timeout)
-
-    def _move(self, moved: Bytes, calls: Sequence[Call], timeout: timedelta) -> None:
         me, gloo = self._control.rank, self._control.gloo
-        staged: dict[int, Tensor] = {}
-        works = []
-        for rank, giver in enumerate(calls):
-            if rank != me and giver.sends[me]:
-                staged[rank] = torch.empty(giver.sends[me], dtype=torch.uint8)
-                works.append(gloo.recv([staged[rank]], rank, _EXCHANGE_TAG))
-        alike: Tensor | None = None
-        for rank, given in enumerate(moved.given):
-            if rank != me and given.numel():
-                alike = given.cpu() if alike is None or not moved.alike else alike
-                works.append(gloo.send([alike], rank, _EXCHANGE_TAG))
-        for work in works:
-            work.wait(timeout)
-        for rank, found in staged.items():
-            moved.taken[rank].copy_(found)
+        found = {
+            rank: torch.empty(call.sends[me], dtype=torch.uint8)
+            for rank, call in enumerate(calls)
+            if rank != me and call.sends[me]
+        }
+        staged = {rank: given for rank, given in enumerate(moved.given) if given.numel()}
+        if moved.alike:
+            staged = dict.fromkeys(staged, next(iter(staged.values())).cpu()) if staged else {}
+        else:
+            staged = {rank: given.cpu() for rank, given in staged.items()}
+        with lost_ranks(timeout):
+            works = [gloo.recv([room], rank, _EXCHANGE_TAG) for rank, room in found.items()]
+            works += [gloo.send([given], rank, _EXCHANGE_TAG) for rank, given in staged.items()]
+            for work in works:
+                work.wait(timeout)
+        for rank, contents in found.items():
+            moved.taken[rank].copy_(contents)
 
 
 def path_between(control: Control, timeout: timedelta) -> Path:

@@ -6,6 +6,7 @@ stream has been given so far. The bytes move as `exchange` says; reductions are 
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,8 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import ProcessGroupGloo
-from torch.distributed import PrefixStore, Work
+from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo
+from torch.distributed import Work
 
 from openspyre import _C
 from openspyre.device.distributed.buffers import check_count, check_tensors
@@ -34,12 +35,17 @@ _DRAIN = 10.0  # seconds that a group which ends waits for its messages to be ta
 
 def create(options: Any) -> Any:
     """The backend of a new process group, from torch's _DistributedBackendOptions."""
-    rank, size, timeout = options.group_rank, options.group_size, options.timeout
-    gloo = ProcessGroupGloo(PrefixStore("spyreccl", options.store), rank, size, timeout)
-    control = Control(gloo, options.global_ranks_in_group or range(size))
+    ranks = options.global_ranks_in_group or range(options.group_size)
+    return _joined(options.store, options.group_rank, ranks, options.timeout)
+
+
+def _joined(store: Any, rank: int, world_ranks: Sequence[int], timeout: timedelta) -> Any:
+    """The backend of a group; all its ranks call this."""
+    size = len(world_ranks)
+    gloo = ProcessGroupGloo(PrefixStore("spyreccl", store), rank, size, timeout)
+    control = Control(gloo, world_ranks)
     group = Group(control, path_between(control, timeout), timeout)
-    milliseconds = round(timeout / timedelta(milliseconds=1))
-    return _C.collective_backend(group, rank, size, milliseconds)
+    return _C.collective_backend(group, rank, size, round(timeout / timedelta(milliseconds=1)))
 
 
 class Group:
@@ -243,12 +249,23 @@ class Group:
         device = torch.empty(0, device=torch.device("spyre", works[0][1].device))
         return self._start("coalesced calls", device, None, [], act, lane="together")
 
+    def split(self, store: Any, ranks: list[int], timeout: timedelta) -> Any:
+        """The backend of a group of some of the ranks, this one among them."""
+        world_ranks = [self._control.world_ranks[rank] for rank in ranks]
+        return _joined(store, ranks.index(self._control.rank), world_ranks, timeout)
+
     def set_timeout(self, timeout: timedelta) -> None:
         """How long calls wait for other ranks that name no time themselves."""
         self._timeout = timeout
 
     def shutdown(self) -> None:
         """Ends after what was called, and waits a while for messages that nobody has taken."""
+        until = time.monotonic() + _DRAIN
+        lanes = list(self._lanes.values())
+        for lane in lanes:
+            lane.end()
+        if not all(lane.ended(max(0.0, until - time.monotonic())) for lane in lanes):
+            self._leave(CollectiveError("the process group was ended"))
         self._end()
 
     def abort(self) -> None:
@@ -351,7 +368,7 @@ class Health:
 
 
 def _end(lanes: dict[str, Lane], messages: Messages, health: Health) -> None:
-    sound = health.failure is None
+    """What is left to do when a group ends, or the process."""
     for lane in lanes.values():
-        lane.end(_DRAIN if sound else 0)
-    messages.drain(_DRAIN if sound else 0)
+        lane.end()
+    messages.drain(_DRAIN if health.failure is None else 0)

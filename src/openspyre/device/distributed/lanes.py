@@ -49,19 +49,21 @@ class Lane:
         """Has the job done after all that were submitted before."""
         self._jobs.put(job)
 
-    def end(self, seconds: float) -> None:
-        """Lets the thread end after its jobs; waits for it so long."""
+    def end(self) -> None:
+        """Lets the thread end after its jobs."""
         self._jobs.put(None)
+
+    def ended(self, seconds: float) -> bool:
+        """Whether it has; waits for that so long."""
         if threading.current_thread() is not self._thread:
             self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def _serve(self) -> None:
         _C.exchange_off_clock(True)
-        # Tensors of the user's may be parameters, or made in inference mode.
-        with torch.inference_mode():
-            while job := self._jobs.get():
-                self._do(job)
-                del job  # its tensors
+        while job := self._jobs.get():
+            self._do(job)
+            del job  # its tensors
 
     def _do(self, job: Job) -> None:
         try:
@@ -70,7 +72,10 @@ class Lane:
                 stream = self._streams[job.device] = torch.Stream(torch.device("spyre", job.device))
             stream.wait_event(job.after)
             with stream:
-                done = job.act()
+                # The user's tensors may be parameters, or made in inference mode; what is chained
+                # to the work's future makes tensors of the user's.
+                with torch.inference_mode():
+                    done = job.act()
                 stream.synchronize()
                 _C.finish_collective(job.work, done.outputs, done.source, done.begins, done.ends)
         except Exception as error:  # a thread's edge: whoever waits for the work gets it

@@ -49,15 +49,18 @@ class Messages:
         head = [DTYPES.index(source.dtype), size, ready, source.dim()]
         dims = [*source.shape[:_SHOWN_DIMS], *[0] * (_SHOWN_DIMS - source.dim())]
         row = torch.tensor([*head, *dims, *address], dtype=torch.int64)
+        staged = [row] if segment or not size else [row, contents.cpu()]
         with lost_ranks(timeout):
-            works = [self._control.gloo.send([row], to, _head_tag(tag))]
-            if segment is not None:  # gloo's send ends when it is received
-                self._sent.append(_Sent(segment, works[0]))
+            works = [
+                self._control.gloo.send([part], to, _head_tag(tag) + place)
+                for place, part in enumerate(staged)
+            ]
+            if segment is None:
+                for work in works:
+                    work.wait(timeout)
                 return size
-            if size:
-                works.append(self._control.gloo.send([contents.cpu()], to, _head_tag(tag) + 1))
-            for work in works:
-                work.wait(timeout)
+        with self._lock:  # gloo's send ends when it is received, ours has ended
+            self._sent.append(_Sent(segment, works[0]))
         return size
 
     def receive(

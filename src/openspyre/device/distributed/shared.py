@@ -76,6 +76,9 @@ class OwnSegment(Segment):
             os.close(self._descriptor)
             self._descriptor = -1
 
+    def __del__(self) -> None:
+        self.close()
+
 
 def attach(address: Address) -> Segment:
     """The segment at an address.

@@ -1,0 +1,44 @@
+"""The vLLM plugin: serves models on the card with vLLM's own scheduler.
+
+vLLM finds `platform` and `register` through its entry points, in each of its processes.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+import openspyre
+
+VLLM = "0.32"
+
+
+def platform() -> str | None:
+    """vLLM's entry point: the platform's class, or None where another one is to be found.
+
+    vLLM swallows what a plugin raises and goes on without a platform, so the reason is printed.
+    """
+    try:
+        found = version("vllm")
+    except PackageNotFoundError:  # a source tree on sys.path
+        found = VLLM
+    if found.split("+")[0].rsplit(".", 1)[0] != VLLM:
+        _say(
+            f"the plugin of openspyre is for vLLM {VLLM}, this is vLLM {found}\n"
+            f"  try: ./dev serve, or docs/serving.md for the steps that install vLLM {VLLM}"
+        )
+        return None
+    try:
+        openspyre.require()
+    except openspyre.SpyreError as error:
+        _say(f"the plugin of openspyre is off: {error}")
+        return None
+    return "openspyre.vllm.platform.SpyrePlatform"
+
+
+def register() -> None:
+    """vLLM's entry point for what is no platform: nothing yet; may be called again."""
+
+
+def _say(text: str) -> None:
+    print(f"openspyre: {text}", file=sys.stderr, flush=True)

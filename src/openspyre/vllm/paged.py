@@ -1,0 +1,148 @@
+"""Attention over a paged cache, as functions that compile to one launch.
+
+Requests lie behind each other in the tokens of a step. A launch takes a rectangle of them: as many
+rows as requests, as many columns as the longest has tokens. The cache is `[block, token, head,
+content]` with keys in the first half of a content and values in the second. What a slot holds that
+no token of the request was written to may be anything, NaN included: it is never added, not even
+times zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from openspyre.vllm.one_graph import OneGraph, one_graph
+
+_TOKENS = ("tokens", None, None)
+_CACHE = ("blocks", None, None, None)
+_RECTANGLE = (
+    ("rows", "pages"), ("rows",), ("rows",), ("rows",), ("columns",), ("tokens",),
+)  # fmt: skip
+_LAUNCH = 1 << 16  # scores that take as long as another launch
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a layer's attention is.
+
+    Attributes:
+        scale: factor of the scores.
+        window: how many keys a token sees, its own included; 0 for all.
+        cap: scores are `cap * tanh(score / cap)`; 0 for no cap.
+    """
+
+    scale: float
+    window: int = 0
+    cap: float = 0.0
+
+
+def rectangles(queries: Sequence[int], contexts: Sequence[int]) -> list[tuple[int, int]]:
+    """Runs of requests that one launch each takes, as (first, behind the last).
+
+    Args:
+        queries: new tokens of each request.
+        contexts: tokens of each request, the new ones included.
+    """
+    runs: list[tuple[int, int]] = []
+    widest = longest = 0
+    for n, (query, context) in enumerate(zip(queries, contexts, strict=True)):
+        if runs:
+            first, end = runs[-1]
+            wide, long = max(widest, query), max(longest, context)
+            apart = (end - first) * widest * longest + query * context + _LAUNCH
+            if (n + 1 - first) * wide * long <= apart:
+                runs[-1], widest, longest = (first, n + 1), wide, long
+                continue
+        runs.append((n, n + 1))
+        widest, longest = query, context
+    return runs
+
+
+@cache
+def write_and_attend(form: Form) -> OneGraph:
+    """Writes keys and values of all tokens, then attends; one rectangle holds all tokens.
+
+    Arguments: out, query, key, value, cache, slots, then those of `attend`'s rectangle.
+    """
+
+    def graph(
+        out: Tensor, query: Tensor, key: Tensor, value: Tensor, cache: Tensor, slots: Tensor,
+        table: Tensor, starts: Tensor, ends: Tensor, lengths: Tensor, columns: Tensor,
+        cells: Tensor,
+    ) -> None:  # fmt: skip
+        _write(key, value, cache, slots)
+        out.copy_(_attend(form, query, cache, table, starts, ends, lengths, columns, cells))
+
+    return one_graph(graph, *(_TOKENS,) * 4, _CACHE, ("tokens",), *_RECTANGLE)
+
+
+@cache
+def attend(form: Form) -> OneGraph:
+    """Attends to what the cache holds.
+
+    Arguments: out and query `[token, head, depth]`, cache, table (blocks of each row), starts and
+    ends (of each row's tokens in the step), lengths (tokens of each row's request), columns (0, 1,
+    ...), cells (of each token, row * number of columns + column).
+    """
+
+    def graph(
+        out: Tensor, query: Tensor, cache: Tensor, table: Tensor, starts: Tensor, ends: Tensor,
+        lengths: Tensor, columns: Tensor, cells: Tensor,
+    ) -> None:  # fmt: skip
+        out.copy_(_attend(form, query, cache, table, starts, ends, lengths, columns, cells))
+
+    return one_graph(graph, _TOKENS, _TOKENS, _CACHE, *_RECTANGLE)
+
+
+@cache
+def write() -> OneGraph:
+    """Writes keys and values `[token, head, depth]`; arguments: key, value, cache, slots."""
+
+    def graph(key: Tensor, value: Tensor, cache: Tensor, slots: Tensor) -> None:
+        _write(key, value, cache, slots)
+
+    return one_graph(graph, _TOKENS, _TOKENS, _CACHE, ("tokens",))
+
+
+def _write(key: Tensor, value: Tensor, cache: Tensor, slots: Tensor) -> None:
+    # A slot of -1 is no slot: block 0 is vLLM's block for what nobody reads.
+    at = slots.clamp(min=0)
+    cache.flatten(0, 1).index_put_((at,), torch.cat([key, value], -1).to(cache.dtype))
+
+
+def _attend(
+    form: Form, query: Tensor, cache: Tensor, table: Tensor, starts: Tensor, ends: Tensor,
+    lengths: Tensor, columns: Tensor, cells: Tensor,
+) -> Tensor:  # fmt: skip
+    tokens = ((starts - starts[:1])[:, None] + columns).clamp(max=query.shape[0] - 1)
+    q = query[tokens].transpose(1, 2)
+    depth = cache.shape[-1] // 2
+    k, v = cache[table].to(q.dtype).flatten(1, 2).transpose(1, 2).split(depth, -1)
+    at = (lengths - (ends - starts))[:, None] + columns
+    place = torch.arange(k.shape[-2], device=q.device)
+    v = torch.where((place < lengths[:, None])[:, None, :, None], v, 0)
+    seen = place <= at[:, :, None]
+    if form.window:
+        seen = seen & (place > at[:, :, None] - form.window)
+    # Columns behind a row's last token are no tokens, but they read what they see.
+    seen = seen & (place < lengths[:, None])[:, None, :]
+    return _weighted(form, q, k, v, seen[:, None]).transpose(1, 2).flatten(0, 1)[cells]
+
+
+def _weighted(form: Form, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+    if not form.cap:
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=seen, scale=form.scale, enable_gqa=True
+        )
+    heads = k.shape[1]
+    grouped = q.unflatten(1, (heads, q.shape[1] // heads))
+    scores = (grouped @ k[:, :, None].transpose(-1, -2)).float() * form.scale
+    scores = form.cap * torch.tanh(scores / form.cap)
+    scores = torch.where(seen[:, None], scores, -torch.inf)
+    return (torch.softmax(scores, -1).to(q.dtype) @ v[:, :, None]).flatten(1, 2)

@@ -1,0 +1,44 @@
+"""What cannot be served is refused when vLLM starts, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from openspyre.errors import Unsupported
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+
+def refuse_unsupported(config: VllmConfig) -> None:
+    """Raises Unsupported for the first thing that a configuration asks for and cannot have."""
+    for what, why, hint in _refusals(config):
+        raise Unsupported(what, why=why, hint=hint)
+
+
+def _refusals(config: VllmConfig) -> Iterator[tuple[str, str, str]]:
+    parallel, model = config.parallel_config, config.model_config
+    for name, size in (
+        ("tensor", parallel.tensor_parallel_size),
+        ("pipeline", parallel.pipeline_parallel_size),
+        ("data", parallel.data_parallel_size),
+        ("context", parallel.decode_context_parallel_size),
+        ("context", parallel.prefill_context_parallel_size),
+    ):
+        if size > 1:
+            hint = "run a server for each card, with a router before them"
+            yield f"{name} parallelism over {size} cards", "a model runs on one card", hint
+    if parallel.enable_expert_parallel:
+        yield "expert parallelism", "a model runs on one card", "leave the option out"
+    if config.lora_config is not None:
+        yield "LoRA adapters", "the plugin does not apply them", "merge the adapter into the model"
+    if config.speculative_config is not None:
+        yield "speculative decoding", "the plugin runs no drafts", "leave the option out"
+    if config.kv_transfer_config is not None:
+        yield "KV transfer", "no connector has been tried", "leave the option out"
+    if model is not None and model.enable_sleep_mode:
+        yield "sleep mode", "device memory cannot be set aside", "leave the option out"
+    if model is not None and model.quantization is not None:
+        why = "there is no kernel for its layers"
+        yield f"{model.quantization} quantization", why, "serve the model in 16 bits"

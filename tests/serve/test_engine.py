@@ -1,0 +1,81 @@
+"""Greedy tokens of vLLM on the card equal those of transformers on the CPU.
+
+Requests of mixed length in one batch of five, more than fit at once, twice: what is cached, how
+prompts are cut and how large blocks are must change nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from tests.serve.running import output_of
+from tests.serve.tiny import write_model
+
+pytestmark = pytest.mark.timeout(1500)  # three engines start in the first test
+CASES: dict[str, tuple[str, torch.dtype, dict[str, Any]]] = {
+    "llama-eager-16-chunks": (
+        "llama", torch.float32,
+        {"enforce_eager": True, "block_size": 16, "max_num_batched_tokens": 32},
+    ),
+    "qwen3-half-128-no-cache": (
+        "qwen3", torch.float16, {"block_size": 128, "enable_prefix_caching": False}
+    ),
+    "gemma2-64": ("gemma2", torch.float32, {"block_size": 64}),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any]]:
+    """Of each case, what transformers generates and what the engine did."""
+    top = tmp_path_factory.mktemp("models")
+    folders = []
+    for name, (kind, dtype, _) in CASES.items():
+        write_model(kind, dtype, top / name)
+        folders.append(str(top / name))
+    options = [
+        {"model": folder, "dtype": str(dtype).removeprefix("torch."), **chosen}
+        for folder, (_, dtype, chosen) in zip(folders, CASES.values(), strict=True)
+    ]
+    right = json.loads(output_of("-m", "tests.serve.reference", *folders).splitlines()[-1])
+    done = output_of("-m", "tests.serve.engine_run", json.dumps(options))
+    results = [json.loads(line[7:]) for line in done.splitlines() if line.startswith("RESULT ")]
+    return dict(zip(CASES, zip(right, results, strict=True), strict=True))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tokens_are_those_of_transformers(runs: dict[str, Any], case: str) -> None:
+    right, run = runs[case]
+    # In half precision, two tokens that are as good as equal may change places.
+    close = 0.02 if CASES[case][1] is torch.float16 else 0.0
+    compared = 0
+    for tokens in run["tokens"]:
+        for (wanted, ahead), got in zip(right, tokens, strict=True):
+            sure = next((n for n, by in enumerate(ahead) if by < close), len(ahead))
+            assert got[:sure] == wanted[:sure]
+            compared += sure
+    assert compared >= 100
+    assert sum(len(set(wanted)) for wanted, _ in right) > 60  # of 96: they vary
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_prefixes_come_from_the_cache(runs: dict[str, Any], case: str) -> None:
+    _, run = runs[case]
+    chosen = CASES[case][2]
+    assert (run["cached"] > 0) == (chosen["block_size"] <= 61 and "no-cache" not in case)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_runs_on_the_host(runs: dict[str, Any], case: str) -> None:
+    assert runs[case][1]["fallbacks"] == {}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_compiles_after_the_warm_up(runs: dict[str, Any], case: str) -> None:
+    graphs, later = runs[case][1]["graphs"], runs[case][1]["later"]
+    assert graphs["breaks"] == 0
+    assert later == {"dynamo": 0, "breaks": 0, "ours": 0}
+    assert graphs["dynamo"] - graphs["ours"] == (0 if "eager" in case else 1)

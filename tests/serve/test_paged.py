@@ -1,0 +1,175 @@
+"""Attention over a paged cache: values, what no token wrote, one launch, one graph."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+import openspyre
+from openspyre.vllm.paged import Form, attend, rectangles, write, write_and_attend
+
+openspyre.require()
+HEADS, SHARED, DEPTH = 6, 2, 20
+FORMS = {
+    "plain": Form(DEPTH**-0.5),
+    "window and cap": Form(0.3, window=5, cap=2.0),
+}
+# New tokens and tokens in all, of each request.
+STEPS = {
+    "decode": ((1, 1, 1, 1), (17, 40, 1, 5)),
+    "one token": ((1,), (1,)),
+    "one decode": ((1,), (33,)),
+    "prefill": ((40,), (40,)),
+    "chunk": ((7,), (50,)),
+    "mixed": ((1, 1, 9, 3, 17), (30, 2, 9, 20, 48)),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """Tensors on the CPU; the table has more columns than it uses."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    cache: Tensor
+    slots: Tensor
+    wide: Tensor
+    tables: tuple[Tensor, ...]
+
+    def on_card(self) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """An output, what is written with the cache, and the tables."""
+        query, *new = (
+            x.to("spyre") for x in (self.query, self.key, self.value, self.cache, self.slots)
+        )
+        table, *rest = self.tables
+        tables = [self.wide.to("spyre")[:, : table.shape[1]], *(x.to("spyre") for x in rest)]
+        return query, new, tables
+
+
+def step(name: str, block: int, dtype: torch.dtype) -> Step:
+    """A cache that holds NaN wherever no token of these requests was written."""
+    queries, contexts = STEPS[name]
+    made = torch.Generator().manual_seed(len(name))
+    rows, tokens, widest = len(queries), sum(queries), max(queries)
+    pages = -(-max(contexts) // block)
+    cache = torch.full((rows * pages + 3, block, SHARED, 2 * DEPTH), torch.nan, dtype=dtype)
+    wide = torch.zeros(rows, 8, dtype=torch.int32)
+    wide[:, :pages] = torch.randperm(rows * pages, generator=made).view(rows, pages) + 1
+    slots, cells = [], []
+    for row, (new, all_of_it) in enumerate(zip(queries, contexts, strict=True)):
+        for place in range(all_of_it):
+            slot = int(wide[row, place // block]) * block + place % block
+            if place < all_of_it - new:
+                kept = torch.randn(SHARED, 2 * DEPTH, generator=made)
+                cache[slot // block, slot % block] = kept.to(dtype)
+            else:
+                slots.append(slot)
+                cells.append(row * widest + place - (all_of_it - new))
+
+    def drawn(heads: int) -> Tensor:
+        return torch.randn(tokens, heads, DEPTH, generator=made).to(dtype)
+
+    bounds = torch.tensor([0, *queries]).cumsum(0).int()
+    tables = (
+        wide[:, :pages], bounds[:-1], bounds[1:], torch.tensor(contexts).int(),
+        torch.arange(widest).int(), torch.tensor(cells).int(),
+    )  # fmt: skip
+    new = (drawn(HEADS), drawn(SHARED), drawn(SHARED))
+    return Step(*new, cache, torch.tensor(slots), wide, tables)
+
+
+def expected(form: Form, given: Step, name: str) -> tuple[Tensor, Tensor]:
+    """The cache and the attention, request by request in float64."""
+    block = given.cache.shape[1]
+    cache = given.cache.flatten(0, 1).clone()
+    cache[given.slots] = torch.cat([given.key, given.value], -1)
+    out, first = torch.empty_like(given.query), 0
+    for row, (new, all_of_it) in enumerate(zip(*STEPS[name], strict=True)):
+        places = torch.arange(all_of_it)
+        held = cache[given.wide[row, places // block].long() * block + places % block].double()
+        k, v = (x.repeat_interleave(HEADS // SHARED, 1) for x in held.split(DEPTH, -1))
+        q = given.query[first : first + new].double()
+        scores = torch.einsum("qhd,khd->hqk", q, k) * form.scale
+        if form.cap:
+            scores = form.cap * torch.tanh(scores / form.cap)
+        at = torch.arange(all_of_it - new, all_of_it)[:, None]
+        hidden = (places > at) | ((places <= at - form.window) if form.window else False)
+        weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+        out[first : first + new] = torch.einsum("hqk,khd->qhd", weights, v).to(out.dtype)
+        first += new
+    return cache.view_as(given.cache), out
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("form", FORMS)
+def test_values_and_what_is_written(form: str, name: str) -> None:
+    given = step(name, 16, torch.float32)
+    query, (key, value, cache, slots), tables = given.on_card()
+    out = torch.full_like(query, torch.nan)
+    write_and_attend(FORMS[form])(out, query, key, value, cache, slots, *tables)
+    written, right = expected(FORMS[form], given, name)
+    torch.testing.assert_close(out.cpu(), right, atol=2e-5, rtol=2e-5)
+    torch.testing.assert_close(cache.cpu(), written, atol=0, rtol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(("dtype", "block"), [(torch.float16, 128), (torch.bfloat16, 32)])
+def test_halves_and_larger_blocks(dtype: torch.dtype, block: int) -> None:
+    form = FORMS["plain"]
+    given = step("mixed", block, dtype)
+    query, (key, value, cache, slots), tables = given.on_card()
+    out = torch.full_like(query, torch.nan)
+    write()(key, value, cache, slots)
+    attend(form)(out, query, cache, *tables)
+    close = 4e-3 if dtype is torch.float16 else 3e-2
+    torch.testing.assert_close(out.cpu(), expected(form, given, "mixed")[1], atol=close, rtol=close)
+
+
+def test_a_slot_of_none_is_not_written() -> None:
+    given = step("mixed", 16, torch.float32)
+    _, (key, value, cache, slots), _ = given.on_card()
+    slots[3:] = -1
+    write()(key, value, cache, slots)
+    changed = cache.cpu()[1:].flatten(0, 1)
+    where = torch.zeros(changed.shape[0], dtype=torch.bool)
+    where[given.slots[:3] - 16] = True
+    before = given.cache[1:].flatten(0, 1)
+    torch.testing.assert_close(changed[~where], before[~where], equal_nan=True, atol=0, rtol=0)
+    torch.testing.assert_close(changed[where][:, :, :DEPTH].sort(0)[0], given.key[:3].sort(0)[0])
+
+
+def test_one_graph_and_one_launch_serve_all_steps() -> None:
+    from openspyre.runtime.profiler import profile
+
+    form = Form(0.25)
+    for name in STEPS:
+        given = step(name, 16, torch.float16)
+        query, (key, value, cache, slots), tables = given.on_card()
+        out = torch.empty_like(query)
+        graph = write_and_attend(form)
+        graph.prepared(out, query, key, value, cache, slots, *tables)
+        with profile() as measured:
+            graph(out, query, key, value, cache, slots, *tables)
+        assert len(measured.kernels) == 1
+    assert write_and_attend(form).graphs == 1
+
+
+@pytest.mark.parametrize(
+    ("queries", "contexts", "runs"),
+    [
+        ((), (), []),
+        ((1,), (1,), [(0, 1)]),
+        ((1,) * 8, (100,) * 8, [(0, 8)]),
+        ((1, 1, 512), (100, 90, 512), [(0, 2), (2, 3)]),
+        ((512, 500), (512, 512), [(0, 2)]),
+        ((1, 1, 1), (100, 90, 30_000), [(0, 3)]),
+        ((1,) * 4, (100, 100, 100, 120_000), [(0, 3), (3, 4)]),
+    ],
+)
+def test_what_lies_together_is_alike(
+    queries: tuple[int, ...], contexts: tuple[int, ...], runs: list[tuple[int, int]]
+) -> None:
+    assert rectangles(queries, contexts) == runs

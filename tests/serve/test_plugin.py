@@ -1,0 +1,82 @@
+"""The plugin without an engine: versions, seams, entry points, what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import openspyre.vllm
+from openspyre.errors import SpyreError
+from openspyre.tools.serve import main, server_command
+from tests.serve.running import output_of
+
+# What the script does in a process: vLLM changes signal handlers, loggers and classes of others.
+_LOOK = """
+import importlib, inspect, json
+from functools import reduce
+from openspyre.seams import VLLM
+from openspyre.vllm import kernels, platform
+from vllm.platforms import current_platform
+from vllm.v1.worker.block_table import ComputeSlotMappingKernel
+
+def find(seam):
+    module, _, path = seam.name.partition(":")
+    return reduce(getattr, path.split("."), importlib.import_module(module)) is not None
+
+theirs = getattr(ComputeSlotMappingKernel.kernel, "func", ComputeSlotMappingKernel.kernel)
+print(json.dumps({
+    "seams": [s.name for s in VLLM if not find(s)],
+    "platform": type(current_platform).__name__,
+    "asked": [n for n in %r if getattr(type(current_platform), n, None) is None],
+    "theirs": list(inspect.signature(theirs).parameters),
+    "ours": list(inspect.signature(kernels.slot_mapping).parameters),
+}))
+"""
+# A name that the class lacks would be None with a warning: `Platform.__getattr__`.
+_ASKED = (
+    "opaque_attention_op", "get_compile_backend", "simple_compile_backend", "dist_backend",
+    "register_triton_kernel_overrides", "is_pin_memory_available", "inference_mode",
+    "get_attn_backend_cls", "check_and_update_config", "apply_config_platform_defaults",
+    "device_control_env_var", "use_custom_op_collectives", "get_current_memory_usage",
+)  # fmt: skip
+
+
+def test_vllm_finds_the_platform_and_the_seams_exist() -> None:
+    found = json.loads(output_of("-c", _LOOK % (_ASKED,)).splitlines()[-1])
+    assert found["platform"] == "SpyrePlatform"
+    assert found["seams"] == []
+    assert found["asked"] == []
+    assert found["ours"] == found["theirs"]
+
+
+def test_another_version_of_vllm_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(openspyre.vllm, "version", lambda name: "0.31.2")
+    assert openspyre.vllm.platform() is None
+    said = capsys.readouterr().err
+    assert "vLLM 0.32" in said
+    assert "this is vLLM 0.31.2" in said
+
+
+def test_the_server_gets_a_model_and_a_name(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    command = server_command([str(tmp_path), "--port", "9", "--served-model-name=it"])
+    assert command[3:5] == ["serve", str(tmp_path)]
+    assert command[-3:] == ["--port", "9", "--served-model-name=it"]
+    assert "--served-model-name" not in command
+    assert "--kv-cache-memory-bytes" in command
+    sized = server_command([str(tmp_path), "--gpu-memory-utilization", "0.5"])
+    assert "--kv-cache-memory-bytes" not in sized
+    assert sized[sized.index("--served-model-name") + 1] == str(tmp_path)
+
+
+def test_no_such_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nowhere/nothing"]) == 2
+    assert "there is no model 'nowhere/nothing' to serve" in capsys.readouterr().err
+    assert main(["--help"]) == 0
+    assert "./dev serve [MODEL]" in capsys.readouterr().out
+    with pytest.raises(SpyreError, match=r"smollm2"):
+        server_command(["nothing"])
