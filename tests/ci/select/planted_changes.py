@@ -231,6 +231,8 @@ CASES: dict[str, Planted] = dict([
         f"{_edit(_CONDITION, ('True', 'False'))}if HAS:\n    {_INSTANTIATE}",
         test_x="instantiation"),
     one("deleted_class", suite(ONE), suite(ONE) + "del TestA\n", test_x="instantiation"),
+    one("deleted_test", suite(TWO), suite(TWO) + "del TestA.test_y\n", test_y="removed"),
+    one("test_set_to_none", suite(TWO), suite(TWO + "\ntest_y = None\n"), test_y="removed"),
     one("comment", suite(TWO),
         _edit(suite(TWO), ("    self.assert", "    # why\n        self.assert"))),
     one("formatting", suite(TWO), _edit(suite(TWO), ("(1, 1)", "(\n  1,\n  1 )"))),

@@ -143,6 +143,29 @@ def test_test_machinery(path: str, old: str, new: str, reached: set[str]) -> Non
     assert any(c.id.startswith(f"infra::{path}::") for c in diff.changes)
 
 
+@pytest.mark.parametrize("text", ["x = 1\n", "def (\n", "from nowhere import aid\n", None])
+def test_a_helper_that_is_gone(text: str | None) -> None:
+    """Its file does not define it any more, does not parse, imports it, or is not there."""
+    tests: dict[str, str | bytes] = {
+        "test/test_it.py": suite(
+            "def test_x(self):\n    aid()\n" + TWO[len(ONE) :], top="from aids import aid"
+        ),
+        "test/aids.py": "def aid():\n    pass\n",
+    }
+    after = {path: t for path, t in {**tests, "test/aids.py": text}.items() if t is not None}
+    diff = diff_of(enumerated(tests), enumerated(after), LAYOUT)
+    assert kinds(diff) == {"test_it.py::TestA::test_x": "helpers"}
+
+
+@pytest.mark.parametrize("old", ["def freeze_rng():\n    return 1\n", "    def assertWarns"])
+def test_machinery_that_is_gone(old: str) -> None:
+    body = "def test_x(self):\n    freeze_rng()\n    self.assertWarns(1)\n"
+    top = "from torch.testing._internal.common_utils import freeze_rng"
+    tests: dict[str, str | bytes] = {"test/test_it.py": suite(body + TWO[len(ONE) :], top=top)}
+    new = INFRA[UTILS].replace(old, "    def other" if old.startswith(" ") else "")
+    assert kinds(changed(tests, {UTILS: new}))["test_it.py::TestA::test_x"] == "infra"
+
+
 def test_what_the_machinery_uses() -> None:
     """A module that is no machinery, behind a function that is."""
     used = "from torch.testing._close import close\n"

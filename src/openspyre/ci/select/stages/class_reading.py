@@ -37,6 +37,11 @@ def method_of(node: FunctionNode) -> Method:
     )  # fmt: skip
 
 
+def no_test(name: str) -> Method:
+    """A name that hides an inherited test."""
+    return Method(name, NOTHING, NOTHING, (), 0, 0)
+
+
 def class_of(node: ast.ClassDef, guards: Guards, name: str) -> ClassShape:
     """A class's parts. Conditions inside it belong to what stands under them."""
     methods: dict[str, Method] = {}
@@ -53,6 +58,10 @@ def class_of(node: ast.ClassDef, guards: Guards, name: str) -> ClassShape:
             case ast.ClassDef():
                 if not any(is_test(n.name) for n in statement.body if isinstance(n, FunctionNode)):
                     own.read(*inside, statement)
+            case ast.Assign(targets=[ast.Name(id=test)], value=ast.Constant(value=None)) if is_test(
+                test
+            ):
+                methods[test] = no_test(test)
             case ast.Assign(targets=[ast.Name(id=test)]) if is_test(test):
                 piece = piece_of(inside, statement)
                 empty = Piece("", (), (), piece.line, piece.line)

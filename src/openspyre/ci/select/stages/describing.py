@@ -73,7 +73,7 @@ def _tests_in(links: Links, at: ClassAt) -> dict[str, tuple[ClassAt, Method]]:
         for name, method in links.shape(where).methods.items():
             if is_test(name):
                 found.setdefault(name, (where, method))
-    return found
+    return {name: (where, method) for name, (where, method) in found.items() if not method.is_none}
 
 
 def _ours(links: Links, at: ClassAt) -> list[ClassAt]:

@@ -9,7 +9,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from .canonical import Piece, dotted, imported_names
-from .class_reading import COMPUTED, NOTHING, both, class_of, class_piece, joined, method_of
+from .class_reading import (
+    COMPUTED,
+    NOTHING,
+    both,
+    class_of,
+    class_piece,
+    joined,
+    method_of,
+    no_test,
+)
 from .op_tables import asked_class, op_entries, table_piece
 from .shape import ClassShape, FileShape, Instantiation, Method, OpEntry, is_test
 from .syntax import (
@@ -121,13 +130,23 @@ class _Module:
             case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
                 self._assign(node, [target], guards)
             case ast.Delete(targets=targets):
-                names = tuple(n for t in targets if (n := dotted(t)) in self.classes)
-                if names:
-                    piece = piece_of(guards, node)
-                    made = Instantiation("del", names, piece, one_line(node), for_devices=False)
-                    self.instantiations.append(made)
+                self._delete(node, targets, guards)
             case _:
                 self._other(node, guards)
+
+    def _delete(self, node: ast.stmt, targets: Sequence[ast.expr], guards: Guards) -> None:
+        """`del TestA` takes a class out of the file, `del TestA.test_x` a test out of it."""
+        names = [name for target in targets if (name := dotted(target))]
+        for name in names:
+            cls, _, member = name.rpartition(".")
+            if cls in self.classes and is_test(member):
+                shape = self.classes[cls]
+                methods = {**shape.methods, member: no_test(member)}
+                self.classes[cls] = replace(shape, methods=methods)
+        if gone := tuple(name for name in names if name in self.classes):
+            piece = piece_of(guards, node)
+            made = Instantiation("del", gone, piece, one_line(node), for_devices=False)
+            self.instantiations.append(made)
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> None:
         for name, target in imported_names(node).items():

@@ -39,6 +39,11 @@ class Method:
     end: int
 
     @property
+    def is_none(self) -> bool:
+        """Whether the name stands for nothing: an inherited test that is set to None."""
+        return not self.body.hash
+
+    @property
     def pieces(self) -> tuple[Piece, ...]:
         return (self.body, self.signature, *(d.piece for d in self.decorators))
 
@@ -65,7 +70,7 @@ class ClassShape:
 
     @property
     def tests(self) -> tuple[str, ...]:
-        return tuple(name for name in self.methods if is_test(name))
+        return tuple(n for n, m in self.methods.items() if is_test(n) and not m.is_none)
 
 
 @dataclass(frozen=True, slots=True)
