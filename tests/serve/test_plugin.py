@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import openspyre.vllm
 from openspyre.errors import SpyreError
 from openspyre.tools.serve import main, server_command
 from tests.serve.running import output_of
+from tests.serve.tiny import write_model
 
 # What the script does in a process: vLLM changes signal handlers, loggers and classes of others.
 _LOOK = """
@@ -49,6 +52,42 @@ def test_vllm_finds_the_platform_and_the_seams_exist() -> None:
     assert found["seams"] == []
     assert found["asked"] == []
     assert found["ours"] == found["theirs"]
+
+
+_REFUSED = """
+import json, sys
+from vllm.engine.arg_utils import EngineArgs
+from openspyre.errors import Unsupported
+
+said = []
+for options in json.loads(sys.argv[2]):
+    try:
+        EngineArgs(sys.argv[1], skip_tokenizer_init=True, **options).create_engine_config()
+        said.append("")
+    except Unsupported as error:
+        said.append(str(error))
+print(json.dumps(said))
+"""
+
+
+def test_what_cannot_be_served_is_refused_with_the_reason(tmp_path: Path) -> None:
+    write_model("llama", torch.float16, tmp_path)
+    asked: dict[str, dict[str, Any]] = {
+        "tensor parallelism over 2 cards": {"tensor_parallel_size": 2},
+        "pipeline parallelism over 2 cards": {"pipeline_parallel_size": 2},
+        "LoRA adapters": {"enable_lora": True},
+        "speculative decoding": {
+            "speculative_config": {
+                "method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3,
+            }
+        },
+    }  # fmt: skip
+    printed = output_of("-c", _REFUSED, str(tmp_path), json.dumps([*asked.values(), {}]))
+    *said, plain = json.loads(printed.splitlines()[-1])
+    for what, text in zip(asked, said, strict=True):
+        assert text.startswith(f"{what}\n  why: ")
+        assert "\n  try: " in text
+    assert plain == ""
 
 
 def test_another_version_of_vllm_is_named(

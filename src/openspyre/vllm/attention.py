@@ -179,7 +179,7 @@ class SpyreAttention(AttentionImpl[SpyreMetadata]):
         new = (key[tokens], value[tokens], cache, slots)
         first, *others = attn_metadata.rectangles
         whole = (output[tokens], query[tokens])
-        if not self.prepared:  # so that no step compiles later, whatever its rectangles are
+        if not self.prepared:  # so that no step makes a graph later, whatever its rectangles are
             write().prepared(*new)
             write_and_attend(self.form).prepared(*whole, *new, *first.tables)
             attend(self.form).prepared(*whole, cache, *first.tables)

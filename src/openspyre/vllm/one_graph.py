@@ -2,7 +2,7 @@
 
 Each form of the arguments (dtypes, other sizes, strides) is traced with tensors that are made up,
 no two named sizes alike, and without guards: a graph of sizes that are symbols holds for all of
-them, 1 included, so nothing is looked at again and nothing is compiled while a model serves.
+them, 1 included, so nothing is looked at again and no graph is made while a model serves.
 """
 
 from __future__ import annotations

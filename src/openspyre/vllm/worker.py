@@ -50,7 +50,7 @@ class SpyreWorker(Worker):
         return SpyreModelRunner(self.vllm_config, self.device)
 
     def compile_or_warm_up_model(self) -> CompilationTimes:
-        """Runs the kinds of steps that requests will ask for, so that all is compiled before."""
+        """Runs the kinds of steps that requests ask for, so that their graphs are made before."""
         begin = time.monotonic()
         runner, chosen = self.model_runner, self.scheduler_config
         requests = min(chosen.max_num_seqs, chosen.max_num_batched_tokens)
