@@ -48,10 +48,12 @@ def work_between_products(kernel: Kernel) -> Kernel:
 
 def _cut(kernel: Kernel, step: Step, op: Op) -> tuple[Op, Call] | None:
     """The later product of a map, which nothing else reads, and what does not need it."""
+    if op.kind is not Kind.MAP or op.lookups:
+        return None
     own = {load.tensor for load in loads(op)}
     before = step_ops(kernel, step)[: step.ops.index(op.name)]
     products = [x for x in before if x.kind is Kind.CONTRACT and x.out.tensor in own]
-    if op.kind is not Kind.MAP or op.lookups or len(products) < 2:
+    if len(products) < 2:
         return None
     product = products[-1]
     name, dtype = product.out.tensor, kernel.tensors[product.out.tensor].dtype
