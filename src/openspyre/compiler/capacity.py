@@ -15,6 +15,7 @@ from itertools import islice
 
 from openspyre.compiler.addressing import STICK_POINTS
 from openspyre.compiler.axes import largest_part, step_ops
+from openspyre.compiler.between import work_between_products
 from openspyre.compiler.bounds import highest
 from openspyre.compiler.cost import Inner, Tiling, Work, local_sizes
 from openspyre.compiler.step_work import StepWork, StepWorks, split_of
@@ -33,10 +34,13 @@ def fit_tiles(
     """Gives every step the loops with which it fits LX and is done soonest: beside what may stay
     there, or with all of LX where that is sooner all the same.
 
+    Maps are cut first where PT would wait for them (`between.py`).
+
     Args:
         works: see `work.works_of`.
         ring: whether moves on the ring are taken to cost time.
     """
+    kernel = work_between_products(kernel)
     done: dict[object, Step] = {}
     step_works = StepWorks(kernel, card, works, ring=ring)
     steps = list(kernel.steps[: kernel.prologue])
