@@ -41,18 +41,21 @@ def test_upstreams_files() -> None:
     except NoSources as error:
         pytest.exit(f"lane upstream: {error}", returncode=NO_SOURCES)
     ledger, problems = run(tests, cache_folder() / "work")
-    write(ledger)
     assert problems == []
     assert [entry.id for entry in ledger.red()] == []
     assert ledger.executed() > 0
 
 
 def run(tests: Path, work: Path) -> tuple[Ledger, Sequence[str]]:
-    """Runs every file of the rules; the ledger of all, and where it does not add up."""
+    """Runs every file of the rules, and writes the result after each.
+
+    Returns:
+        The ledger of all, and where it does not add up.
+    """
     loaded = load([RULES])
     entries: list[Entry] = []
     problems: list[str] = []
-    for file in loaded.rules.files:
+    for file in sorted(loaded.rules.files, key=lambda file: PARTS.get(file.path, 1)):
         place = place_of(loaded.rules, tests, work)
         ready = prepare(loaded.rules, file, loaded.capability, place)
         assert ready.plan.problems == ()
@@ -62,6 +65,7 @@ def run(tests: Path, work: Path) -> tuple[Ledger, Sequence[str]]:
         print(f"upstream: {file.path}: {counts}", flush=True)
         entries += found.ledger.entries
         problems += found.problems
+        write(ledger_of(entries))
     return ledger_of(entries), problems
 
 
