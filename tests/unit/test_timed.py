@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass, replace
 from typing import get_args, get_type_hints
 
@@ -140,6 +140,24 @@ def test_few_ways_are_tried() -> None:
     timer = Asked(*(10.0 - n for n in range(8)))
     plan, tried = soonest(ways(*[1] * 8), finished(), CARD, timer)
     assert (plan.way.name, len(tried)) == ("d", 4)
+
+
+def test_every_way_is_seen_and_one_alone_is_not_timed() -> None:
+    plan, tried = soonest(iter(ways(1, 1, 1)), finished(), CARD, Asked(5.0, 4.0, 3.0))
+    assert (plan.way.name, [t.way for t in tried]) == ("c", ["a", "b", "c"])
+    plan, tried = soonest(iter(ways(1)), finished(), CARD, Asked())
+    assert (plan.way.name, tried[0].cycles) == ("a", None)
+
+
+def test_no_other_way_is_made_up_beside_a_program_that_is_too_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def only_one() -> Iterator[Way]:
+        yield from ways(1)
+        pytest.fail("a second way")
+
+    monkeypatch.setattr(timed, "_LARGEST", 0)
+    assert soonest(only_one(), finished(), CARD, Asked())[0].way.name == "a"
 
 
 # --- the card's clock -----------------------------------------------------------------------------

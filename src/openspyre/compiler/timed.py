@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import inf, prod
 
 from openspyre.compiler.emit import emit
@@ -56,14 +57,14 @@ class Plan:
 
 
 def soonest(
-    every: Sequence[Way], finish: Callable[[Way], Stages], card: CardSpec, timer: Timer
+    every: Iterable[Way], finish: Callable[[Way], Stages], card: CardSpec, timer: Timer
 ) -> tuple[Plan, tuple[Tried, ...]]:
     """The plan that takes the least time, and all ways that were tried.
 
     The first of equal ones. A way that fails is passed over, one that cannot be timed is taken if
     none can. The timer is not asked where there is nothing to choose: one way, equal plans, or
     others that the soonest so far beats even if what they fetch came for nothing. Nor is it for
-    programs that take long to time.
+    programs that take long to time; then other ways are not asked for.
 
     Args:
         finish: the stages that follow on a way.
@@ -73,18 +74,28 @@ def soonest(
     """
     plans: list[Plan] = []
     failed: list[tuple[SpyreError, Tried]] = []
-    for way in every:
+    waiting = iter(every)
+    alone = True
+    while (way := next(waiting, None)) is not None:
         if len(plans) + len(failed) == _MOST or _beaten(way, plans):
             continue
         try:
             stages = finish(way)
         except SpyreError as problem:
             failed.append((problem, Tried(way.name, None, problem.what)))
+            alone = False  # the next one has that before it
             continue
-        if not any(stages[-1][1] == plan.kernel for plan in plans):
-            plans.append(_timed(way, stages, card, timer if len(every) > 1 else None))
-        if plans[-1].tried.problem == _TOO_LARGE:
+        if any(stages[-1][1] == plan.kernel for plan in plans):
+            continue
+        program = emit(stages[-1][1], card)
+        if instructions(program) > _LARGEST:
+            plans.append(Plan(way, stages, program, Tried(way.name, None, _TOO_LARGE)))
             break  # so are the others
+        if alone:
+            second = next(waiting, None)
+            alone = second is None
+            waiting = waiting if second is None else chain((second,), waiting)
+        plans.append(_timed(way, stages, program, card, None if alone else timer))
     if not plans:
         raise failed[0][0]
     tried = (*(plan.tried for plan in plans), *(tried for _, tried in failed))
@@ -99,12 +110,9 @@ def _beaten(way: Way, plans: Sequence[Plan]) -> bool:
     return any(way.free > plan.apart * _WORTH for plan in plans)
 
 
-def _timed(way: Way, stages: Stages, card: CardSpec, timer: Timer | None) -> Plan:
+def _timed(way: Way, stages: Stages, program: Program, card: CardSpec, timer: Timer | None) -> Plan:
     if timer is None:
-        return Plan(way, stages, None, Tried(way.name))
-    program = emit(stages[-1][1], card)
-    if instructions(program) > _LARGEST:
-        return Plan(way, stages, program, Tried(way.name, None, _TOO_LARGE))
+        return Plan(way, stages, program, Tried(way.name))
     try:
         cycles = timer(program)
         placed = dict(stages)["place"]

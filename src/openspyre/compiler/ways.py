@@ -38,19 +38,20 @@ class Way:
     beside: bool = False
 
 
-def ways(kernel: Kernel, card: CardSpec) -> tuple[Way, ...]:
+def ways(kernel: Kernel, card: CardSpec) -> Iterator[Way]:
     """The way of `form_steps`, `divide` and `fit_tiles`; then others, by what they take at best.
 
-    One alone where no step fetches anything from other cores, and no matmul its rows.
+    One alone where no step fetches anything from other cores, and no matmul its rows. Others are
+    made up when they are asked for.
     """
     works = Works(kernel, card)
     found = list(looks(kernel, works, ring=True))
     known = {look.name: divided(look.kernel, works) for look in found}
     taken = soonest_look([look for look in found if not look.ring], known)
-    first = _way(taken, known, works, ring=False)
+    yield _way(taken, known, works, ring=False)
     others = [_way(look, known, works, ring=True) for look in found if known[look.name].fetches]
     others += _with_inputs_near(taken, card)
-    return first, *sorted(others, key=lambda way: way.free)
+    yield from sorted(others, key=lambda way: way.free)
 
 
 def _with_inputs_near(look: Look, card: CardSpec) -> Iterator[Way]:
