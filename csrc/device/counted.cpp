@@ -83,10 +83,14 @@ bool is_mask(const optional<Tensor>& index) {
          (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte);
 }
 
-bool any_mask(const Indices& indices) {
-  for (const auto& index : indices)
-    if (is_mask(index)) return true;
-  return false;
+// Programs take whole numbers on the device.
+bool fits(const Tensor& self, const Indices& indices) {
+  for (const auto& each : indices) {
+    const optional<Tensor> index = each;
+    if (is_mask(index)) return false;
+    if (index && index->defined() && index->device() != self.device()) return false;
+  }
+  return true;
 }
 
 // Whether a mask that begins at a dim of `self` is as large as what it chooses from.
@@ -99,12 +103,13 @@ void check_mask(const Tensor& self, const Tensor& mask, int64_t dim) {
                       self.sizes(), " at index ", dim + i);
 }
 
-Indices without_masks(const Tensor& self, const Indices& indices) {
+Indices fitting(const Tensor& self, const Indices& indices) {
   Indices found;
   for (const auto& each : indices) {
     const optional<Tensor> index = each;
     if (!is_mask(index)) {
-      found.push_back(index);
+      const bool there = index && index->defined();
+      found.push_back(there ? optional<Tensor>(index->to(self.device())) : index);
       continue;
     }
     check_mask(self, *index, static_cast<int64_t>(found.size()));
@@ -137,15 +142,16 @@ Tensor only_mask(const Tensor& self, const Indices& indices) {
 // PyTorch's own asks for the places of a mask twice.
 Tensor index(const Tensor& self, const Indices& indices) {
   return at::compositeexplicitautogradnonfunctional::index(
-      self, any_mask(indices) ? without_masks(self, indices) : indices);
+      self, fits(self, indices) ? indices : fitting(self, indices));
 }
 
-// Ops (self, indices, ...) with masks among the indices, which no program takes.
+// Ops (self, indices, ...) whose indices may be masks or on the host.
 void unmasked(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const size_t first = stack->size() - op.schema().arguments().size();
   auto& argument = (*stack)[first + 1];
   const Indices indices = argument.to<Indices>();
-  if (any_mask(indices)) argument = without_masks((*stack)[first].toTensor(), indices);
+  const Tensor self = (*stack)[first].toTensor();
+  if (!fits(self, indices)) argument = fitting(self, indices);
   run_or_fall_back(op, stack);
 }
 
@@ -155,7 +161,7 @@ void index_put(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   Tensor self = (*stack)[first].toTensor();
   const Indices indices = (*stack)[first + 1].to<Indices>();
   const Tensor value = (*stack)[first + 2].toTensor();
-  if (!any_mask(indices) || (*stack)[first + 3].toBool()) return unmasked(op, stack);
+  if (fits(self, indices) || (*stack)[first + 3].toBool()) return unmasked(op, stack);
   const Tensor mask = value.numel() == 1 ? only_mask(self, indices) : Tensor();
   if (!mask.defined()) return unmasked(op, stack);
   self.masked_fill_(mask, value.reshape({}));

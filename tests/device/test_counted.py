@@ -89,7 +89,13 @@ def test_a_mask_beside_other_indices_and_without_dims() -> None:
     for whether in (True, False):
         both(lambda x, m: x[m], x, torch.tensor(whether))
         both(torch.masked_select, torch.tensor(3.0), torch.tensor(whether))
-    assert torch.equal(x.to("spyre")[m].cpu().nan_to_num(), x[m].nan_to_num())  # a mask of the host
+    torch.spyre.reset_fallbacks()
+    for index in (m, torch.tensor([4, -1, 0])):  # on the host
+        there = x.to("spyre")
+        assert torch.equal(there[index].cpu().nan_to_num(), x[index].nan_to_num())
+        there[index] = 3
+        assert there[index].eq(3).all()
+    assert torch.spyre.fallbacks() == {}
 
 
 @pytest.mark.parametrize("kind", MASKS)
