@@ -194,6 +194,31 @@ def test_out() -> None:
     assert torch.spyre.fallbacks() == {}
 
 
+@pytest.mark.parametrize(
+    "fill",
+    [
+        lambda out: torch.arange(1, 7, out=out),
+        lambda out: torch.linspace(-1, 1, 6, out=out),
+        lambda out: torch.logspace(0, 1, 6, out=out),
+    ],
+    ids=["arange", "linspace", "logspace"],
+)
+def test_a_sequence_keeps_the_shape_of_an_out_that_it_fills(
+    fill: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    """What lies between the elements of a view stays; an `out` of another size becomes a row."""
+    for view in ((2, 3), (6, 2), 0), ((3, 2), (1, 6), 1), ((1, 6), (12, 1), 6), ((6,), (2,), 1):
+        bases = torch.full((12,), 9.0), torch.full((12,), 9.0, device="spyre")
+        outs = [base.as_strided(*view) for base in bases]
+        assert all(fill(out) is out for out in outs)
+        same(outs[1], outs[0])
+        same(bases[1], bases[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the CPU says when it resizes
+        same(fill(torch.empty(2, 2, device="spyre")), fill(torch.empty(2, 2)))
+    assert torch.spyre.fallbacks() == {}
+
+
 def test_arguments_that_share_memory() -> None:
     x = values(6, 6)
     on_card = x.to("spyre")
