@@ -19,9 +19,10 @@ from openspyre.ci.reuse.ledger import Entry, Ledger, ledger_of
 from openspyre.ci.reuse.loading import load
 from openspyre.ci.reuse.markdown import page_of, result_of
 from openspyre.ci.reuse.running import Choice, place_of, prepare, run_prepared
+from tests.debian_pytorch import NoSources, cache_folder
 from tests.lanes import BEGUN
 from tests.results import ROOT, write_result
-from tests.upstream.sources import NAME, NoSources, cache_folder, folder_of_tests
+from tests.upstream.sources import NAME, folder_of_tests
 
 RULES = Path(__file__).parent / "spyre.yaml"
 NO_SOURCES = 5

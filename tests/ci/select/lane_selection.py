@@ -10,7 +10,6 @@ are in it: between the releases, and for edits planted in the newer one. Leaves
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Collection
@@ -32,9 +31,9 @@ from openspyre.ci.select.stages.reading import shape_of
 from openspyre.ci.select.stages.records import Enumeration
 from openspyre.ci.select.stages.relevance import World, judged, tables_of
 from openspyre.ci.select.stages.shape import FileShape
-from openspyre.settings import settings
 from tests.ci.select.by_hand import Key, Tree, changed, edited, tree_of
-from tests.ci.select.debian_sources import BASE, HEAD, NoSources, sources_in
+from tests.ci.select.debian_sources import BASE, HEAD, sources_in
+from tests.debian_pytorch import NoSources, cache_folder
 from tests.results import ROOT, commit, write_result
 
 NO_SOURCES = 5
@@ -76,9 +75,8 @@ class Selected:
 
 @pytest.fixture(scope="module")
 def repository() -> Repository:
-    chosen = os.environ.get("OPENSPYRE_UPSTREAM_CACHE", "")
     try:
-        return sources_in(Path(chosen) if chosen else settings().cache / "upstream")
+        return sources_in(cache_folder())
     except NoSources as error:
         pytest.exit(f"lane selection: {error}", returncode=NO_SOURCES)
 
