@@ -141,7 +141,7 @@ def test_the_command_says_what_is_wrong(
     monkeypatch.chdir(tmp_path)
     Path("bad.yml").write_text("L1: {}")
     Path("good.yml").write_text(ALLOWLIST)
-    options = ["--upstream", UP, "--repository", TWO, "--dispatches", "sent"]
+    options = ["--upstream", UP, "--repository", TWO, "--dispatches", "sent", "--seconds", "0"]
     ran = CliRunner().invoke(app, ["relay-stub", *options, *words])
     assert ran.exit_code == 2
     assert ran.stderr.startswith("spyre-ci relay-stub: ")
