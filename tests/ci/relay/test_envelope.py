@@ -177,6 +177,7 @@ DEEP = b'{"event_type":' + b"[" * 70 + b"]" * 70 + b"}"
         (b"\xff\xfe{}", "not UTF-8"),
         (b'{"a": "\xc3"}', "not UTF-8"),
         (b'{"event_type": NaN}', "NaN is not JSON"),
+        (b'{"payload": [1e999]}', "a number is too large"),
         (b'{"event_type": -Infinity}', "-Infinity is not JSON"),
         (b'{"event_type": "push", "event_type": "push"}', "one key twice"),
         (b'{"event_type": ' + b"9" * 5000 + b"}", "not JSON"),

@@ -227,6 +227,24 @@ def test_a_journal_of_another_version_lets_nothing_run(journal: Journal) -> None
         journal.entries()
 
 
+@pytest.mark.parametrize("table", ["bookmarks", "deliveries"])
+def test_a_database_of_another_program_is_let_be(journal: Journal, table: str) -> None:
+    journal.path.parent.mkdir()
+    with sqlite3.connect(journal.path) as database:
+        database.execute(f"CREATE TABLE {table} (address TEXT)")
+    database.close()
+    before = journal.path.read_bytes()
+    with pytest.raises(Unwritable, match="another program"):
+        taken(journal, dispatch(pull_request()))
+    assert journal.path.read_bytes() == before
+
+
+def test_an_attempt_is_as_old_as_itself(journal: Journal) -> None:
+    for attempt in (1, 2):
+        received(dispatch(pull_request()), Run(1, attempt), journal, MAIN, float(attempt))
+    assert [entry.claimed for entry in journal.entries()] == [2.0]
+
+
 def test_a_journal_that_cannot_be_made_lets_nothing_run(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Unwritable):
@@ -340,6 +358,23 @@ def test_a_dispatch_not_as_published_is_an_error_of_the_input(
     assert not (tmp_path / "journal").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "code", "step"), [("no/output", 2, "run"), ("/dev/full", 5, "ignore")]
+)
+def test_outputs_that_cannot_be_written_are_told(
+    tmp_path: Path, name: str, code: int, step: str
+) -> None:
+    ran = invoke(tmp_path, envelope(pull_request()), "--output", name)
+    assert ran.exit_code == code
+    assert "cannot be written" in ran.stderr
+    # A folder that is missing is seen before the delivery is taken.
+    assert invoke(tmp_path, envelope(pull_request())).stdout.startswith(step)
+
+
+def test_a_number_that_the_journal_cannot_hold_is_an_error_of_the_input(tmp_path: Path) -> None:
+    assert invoke(tmp_path, envelope(pull_request()), "--run-id", str(2**63)).exit_code == 2
+
+
 def test_without_a_journal_the_command_ends_with_5(tmp_path: Path) -> None:
     (tmp_path / "journal").write_bytes(b"torn" * 500)
     ran = invoke(tmp_path, envelope(pull_request()))
@@ -363,7 +398,8 @@ def test_what_has_ended_is_noted(tmp_path: Path) -> None:
     invoke(tmp_path, envelope(pull_request()))
     assert finish(tmp_path, "d-1", "cancelled").exit_code == 0
     assert Journal(tmp_path / "journal").entries()[0].conclusion == "cancelled"
-    unknown = finish(tmp_path, "d-2")
-    assert unknown.exit_code == 2
-    assert "does not know" in unknown.stderr
+    for delivery in ("d-2", "\udcff"):  # what a shell makes of a byte that is no text
+        unknown = finish(tmp_path, delivery)
+        assert unknown.exit_code == 2
+        assert "does not know" in unknown.stderr
     assert finish(tmp_path, "d-1", "green").exit_code == 2

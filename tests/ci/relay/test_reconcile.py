@@ -15,7 +15,7 @@ from openspyre.ci.relay.__main__ import app
 from openspyre.ci.relay.envelope import read_envelope
 from openspyre.ci.relay.journal import Journal, Run
 from openspyre.ci.relay.receive import received
-from tests.ci.relay.world import SHA, UP, envelope, pull_request
+from tests.ci.relay.world import SHA, UP, envelope, pull_request, push
 
 HOUR = 3600.0
 
@@ -91,6 +91,13 @@ def test_what_arrived_is_not_missed(night: Night) -> None:
     assert shas(found, again=True) == [4, 3, 2]
 
 
+@pytest.mark.parametrize("ref", ["refs/tags/ciflow/trunk/1", "refs/heads/gh/ann/1/head"])
+def test_a_push_that_is_ignored_does_not_stand_for_a_pull_request(night: Night, ref: str) -> None:
+    message = json.dumps(envelope(push(ref, sha(1)), "push", "d-1")).encode()
+    received(read_envelope(message, UP), Run(1, 1), night.journal, frozenset(), time.time())
+    assert shas(night(pulls=[pull(1)])) == [1]
+
+
 def test_what_is_run_again_is_not_missed_the_next_night(night: Night) -> None:
     assert sorted(shas(night(pulls=[pull(1)], commits=[commit(2)]))) == [1, 2]
     assert shas(night(pulls=[pull(1)], commits=[commit(2)])) == []
@@ -138,6 +145,37 @@ def test_dispatches_that_were_not_received_are_told(night: Night, tmp_path: Path
         (folder / f"{delivery}.json").write_text(text)
     found = night("--dispatches", str(folder))
     assert found["unreceived"] == {"d-9": "d-9.json"}
+
+
+@pytest.mark.parametrize("contents", [b"{", None])
+def test_a_file_that_is_no_dispatch_is_named(
+    night: Night, tmp_path: Path, contents: bytes | None
+) -> None:
+    path = tmp_path / "dispatches" / "half.json"
+    path.parent.mkdir()
+    path.mkdir() if contents is None else path.write_bytes(contents)
+    assert f"{path} is no dispatch" in night("--dispatches", str(path.parent), code=2)
+
+
+def test_a_folder_that_is_not_there_is_told(night: Night) -> None:
+    assert "no folder" in night("--dispatches", str(night.folder / "no"), code=2)
+
+
+def test_a_list_that_is_too_long_is_told(night: Night) -> None:
+    path = night.folder / "long.json"
+    with path.open("wb") as file:
+        file.truncate(20 * 1024 * 1024)
+    assert "is too long" in night("--pulls", str(path), code=2)
+
+
+def test_wrong_input_forgets_nothing(night: Night) -> None:
+    night.take(1, 24 * 91)
+    night(pulls={}, code=2)
+    assert len(night.journal.entries()) == 1
+
+
+def test_what_is_forgotten_is_not_looked_for(night: Night) -> None:
+    assert "forgotten" in night("--hours", "100", "--forget-days", "4", code=2)
 
 
 def test_the_journal_forgets_after_its_time(night: Night) -> None:

@@ -20,7 +20,7 @@ from openspyre.ci.relay.message import InvalidMessage
 from openspyre.ci.relay.stub.clock import SetClock
 from openspyre.ci.relay.stub.rehearsal import rehearsal
 from openspyre.ci.relay.wire import State
-from tests.ci.relay.world import ALLOWLIST, TWO, UP, pull_request
+from tests.ci.relay.world import ALLOWLIST, TWO, UP, envelope, pull_request
 
 
 @pytest.fixture
@@ -111,13 +111,37 @@ def test_a_delivery_that_cannot_name_a_file_is_not_dispatched(tmp_path: Path) ->
     assert not (tmp_path / "sent").exists()
 
 
-@pytest.mark.parametrize("words", [["--allowlist", "missing.yml"], ["--allowlist", "bad.yml"]])
+def test_a_stub_that_is_killed_leaves_no_half_of_a_dispatch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub = rehearsal(upstream=UP, allowlist=ALLOWLIST, repository=TWO, dispatches=tmp_path)
+
+    def killed(path: Path, contents: bytes) -> int:
+        path.write_text(contents.decode()[:50])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_bytes", killed)
+    with pytest.raises(KeyboardInterrupt):
+        stub.service.relay.dispatch(TWO, json.dumps(envelope(pull_request())).encode())
+    assert not [*tmp_path.glob("*.json")]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--allowlist", "missing.yml"],
+        ["--allowlist", "bad.yml"],
+        ["--allowlist", "good.yml", "--upstream", "torch"],
+        ["--allowlist", "good.yml", "--repository", "me"],
+    ],
+)
 def test_the_command_says_what_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("bad.yml").write_text("L1: {}")
-    options = ["--upstream", UP, "--repository", TWO, "--dispatches", "sent"]
+    Path("good.yml").write_text(ALLOWLIST)
+    options = ["--upstream", UP, "--repository", TWO, "--dispatches", "sent", "--seconds", "0"]
     ran = CliRunner().invoke(app, ["relay-stub", *options, *words])
     assert ran.exit_code == 2
     assert ran.stderr.startswith("spyre-ci relay-stub: ")

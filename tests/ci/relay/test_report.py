@@ -85,13 +85,53 @@ def test_a_nightly_callback_has_both_times_and_is_the_only_one() -> None:
 
 
 def test_failed_tests_are_cut_and_sent_only_if_given() -> None:
-    tests = [{"name": "t", "message": "\u00e9" * 600, "stacktrace": "x" * 5000, "other": 1}] * 1001
-    body: Any = completion(
-        envelope(pull_request()), JOB, Report("failure", failed_tests=tests), 0.0
-    )
+    long = {"name": "t", "message": "\u00e9" * 600, "stacktrace": "x" * 5000, "other": 1}
+    said = Report("failure", failed_tests=[long, *[{"name": "u"}] * 1000])
+    body: Any = completion(envelope(pull_request()), JOB, said, 0.0)
     sent = body["workflow"][FAILED_TESTS_KEY]
     assert len(sent) == 1000
     assert sent[0] == {"name": "t", "message": "\u00e9" * 512, "stacktrace": "x" * 4096}
+
+
+def test_as_many_failed_tests_are_sent_as_the_dashboard_takes() -> None:
+    tests = [
+        {"name": f"t{n}", "message": "m" * 1024, "stacktrace": "s" * 4096} for n in range(1000)
+    ]
+    said = Report("failure", failed_tests=tests)
+    body: Any = completion(envelope(pull_request()), JOB, said, 0.0)
+    sent = body["workflow"][FAILED_TESTS_KEY]
+    assert sent == tests[: len(sent)]
+    size = len(json.dumps(body)) + 4096
+    assert size <= HUD_LIMIT < size + len(json.dumps(tests[0])) + 2
+    encoded(body)
+
+
+@pytest.mark.parametrize(
+    ("test", "sent"),
+    [
+        ({"message": "\ud800"}, {"message": "?"}),
+        ({"name": "n" * 9999}, {"name": "n" * 1024}),
+        ({"classname": ["c" * 9999]}, {"classname": "['" + "c" * 1022}),
+        ({"duration": "1" * 9999}, {}),
+        ({"duration": 1.5}, {"duration": 1.5}),
+    ],
+)
+def test_what_a_failed_test_says_cannot_stop_its_report(
+    test: dict[str, object], sent: dict[str, object]
+) -> None:
+    body: Any = completion(
+        envelope(pull_request()), JOB, Report("failure", failed_tests=[test]), 0.0
+    )
+    assert body["workflow"][FAILED_TESTS_KEY] == [sent]
+    encoded(body)
+
+
+def test_what_the_relay_forwards_is_measured() -> None:
+    labels = [0] * (HUD_LIMIT // 3)  # "0, " of the relay's, "0," of ours
+    body = announcement(envelope(pull_request(labels=labels)), JOB, 0.0)
+    assert len(json.dumps(body, separators=(",", ":"))) < HUD_LIMIT - 4096
+    with pytest.raises(InvalidMessage, match="bytes, more than"):
+        encoded(body)
 
 
 @pytest.mark.parametrize(
@@ -252,6 +292,20 @@ def test_a_token_does_not_travel_in_the_clear(url: str) -> None:
         send(url, b"{}", "token")
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://[", "http://localhost:x/", "http://127.0.0.1:99999/", "https:///x", "https://a b/",
+        "https://me:secret@relay.example/", "https://x.org/\x7f", f"https://{'a' * 70}.org/",
+    ],
+)  # fmt: skip
+def test_an_address_that_is_none_is_told_before_anything_is_sent(url: str) -> None:
+    for call in (lambda: send(url, b"{}", "token"), lambda: fetch_token(url, "password")):
+        with pytest.raises(InvalidMessage, match="is none") as told:
+            call()
+        assert "secret" not in str(told.value)
+
+
 def test_what_the_relay_says_cannot_command_the_runner() -> None:
     said = {"detail": "a\n::set-output name=x::y\u2028::stop"}
     with answering(http(400, said)) as (url, _):
@@ -272,6 +326,18 @@ def test_a_job_without_the_right_has_no_token(url: str, password: str) -> None:
 @pytest.mark.parametrize("answer", [http(500), http(401), b"", http(200, {"value": 3}), http(200)])
 def test_a_token_service_that_fails(answer: bytes) -> None:
     with answering(answer) as (url, _), pytest.raises((NoToken, InvalidMessage)):
+        fetch_token(url, "password")
+
+
+@pytest.mark.parametrize("password", ["p\n", " p", "\u00e9", "a\r\nb: c"])
+def test_a_password_that_no_header_can_hold_is_told(password: str) -> None:
+    with pytest.raises(NoToken, match="header"):
+        fetch_token("https://127.0.0.1:9/", password)
+
+
+def test_a_token_that_no_header_can_hold_is_told() -> None:
+    answer = http(200, {"value": "a\r\nb: c"})
+    with answering(answer) as (url, _), pytest.raises(InvalidMessage, match="header"):
         fetch_token(url, "password")
 
 
@@ -362,6 +428,42 @@ def test_announce_test_report(made: World, report: Commands, tmp_path: Path) -> 
     assert row.url == f"https://github.com/{TWO}/actions/runs/5"
     assert (row.conclusion, row.queue_time, row.execution_time) == ("success", 7.0, 120.0)
     assert row.counts == {"passed": 8, "failed": 0, "skipped": 2, "total": 10}
+
+
+@pytest.mark.parametrize(("name", "code"), [("no/output", 2), ("/dev/full", 5)])
+def test_outputs_that_cannot_be_written_are_told(
+    made: World, report: Commands, name: str, code: int
+) -> None:
+    made.hook(pull_request())
+    ran = report("announce", GITHUB_OUTPUT=name)
+    assert ran.exit_code == code
+    assert "cannot be written" in ran.stderr
+    assert bool(made.hud.rows) == (code == 5)  # a folder that is missing is seen before
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--periodic"], "a kind of --nightly"),
+        (["--repository", "me"], "owner/name"),
+        (["--result", "green"], "use success, failure"),
+        (["--run-id", str(2**63)], "9223372036854775807"),
+    ],
+)
+def test_a_wrong_option_is_told_before_anything_is_sent(
+    made: World, report: Commands, words: list[str], why: str
+) -> None:
+    ran = report("complete", "--result", "success", *words)
+    assert ran.exit_code == 2
+    assert why in ran.stderr
+
+
+def test_a_success_without_an_account_says_why_it_is_none(made: World, report: Commands) -> None:
+    made.hook(pull_request())
+    report("announce")
+    ran = report("complete", "--result", "success")
+    assert ran.stdout.endswith("; failure\n")
+    assert "no --summary" in ran.stderr
 
 
 def test_a_matrix_has_a_row_for_each_leg(made: World, report: Commands) -> None:

@@ -13,6 +13,7 @@ import httpx2
 import jwt
 import pytest
 
+from openspyre.ci.relay.message import InvalidMessage
 from openspyre.ci.relay.stub.pages import colour, page
 from openspyre.ci.relay.stub.server import BODY_LIMIT, Service, served
 from openspyre.ci.relay.wire import AUDIENCE, CALLBACK_PATH, WEBHOOK_PATH
@@ -39,17 +40,29 @@ def client(made: World) -> Iterator[httpx2.Client]:
         yield client
 
 
+def said(client: httpx2.Client, head: str) -> bytes:
+    """The first line that answers a head which no client would send."""
+    address = client.base_url
+    with socket.create_connection((address.host, address.port), timeout=20) as raw:
+        raw.sendall(head.encode())
+        return raw.recv(100)
+
+
 @pytest.mark.parametrize("path", [WEBHOOK_PATH, CALLBACK_PATH])
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "HEAD"])
+@pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "HEAD", "OPTIONS", "ABC"])
 def test_another_method_is_refused(client: httpx2.Client, path: str, method: str) -> None:
     assert client.request(method, path).status_code == 405
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/github", "/github/webhook/", "/github/callback/x", "/crcr"]
+    ("method", "path"),
+    [
+        *(("POST", path) for path in ("/", "/github/webhook/", "/github/callback/x", "/crcr")),
+        *((method, "http://[") for method in ("GET", "POST")),
+    ],
 )
-def test_another_path_is_not_found(client: httpx2.Client, path: str) -> None:
-    assert client.post(path, content=b"{}").status_code == 404
+def test_another_path_is_not_found(client: httpx2.Client, method: str, path: str) -> None:
+    assert b" 404 " in said(client, f"{method} {path} HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
 
 
 def test_a_dispatch_and_its_callbacks(client: httpx2.Client, made: World) -> None:
@@ -77,20 +90,23 @@ def test_a_token_is_for_who_knows_the_password(client: httpx2.Client, made: Worl
     assert claims["exp"] - claims["iat"] == 300
 
 
-def test_a_body_over_the_limit_is_refused_before_it_is_sent(client: httpx2.Client) -> None:
-    address = client.base_url
-    with socket.create_connection((address.host, address.port), timeout=20) as raw:
-        head = f"POST {CALLBACK_PATH} HTTP/1.1\r\nContent-Length: {BODY_LIMIT + 1}\r\n\r\n"
-        raw.sendall(head.encode())
-        assert b" 413 " in raw.recv(100)
+@pytest.mark.parametrize("length", [str(BODY_LIMIT + 1), "9" * 5000])
+def test_a_body_over_the_limit_is_refused_before_it_is_sent(
+    client: httpx2.Client, length: str
+) -> None:
+    head = f"POST {CALLBACK_PATH} HTTP/1.1\r\nContent-Length: {length}\r\n\r\n"
+    assert b" 413 " in said(client, head)
 
 
 @pytest.mark.parametrize("length", ["", "Content-Length: -1\r\n", "Content-Length: x\r\n"])
 def test_a_body_has_a_length(client: httpx2.Client, length: str) -> None:
-    address = client.base_url
-    with socket.create_connection((address.host, address.port), timeout=20) as raw:
-        raw.sendall(f"POST {CALLBACK_PATH} HTTP/1.1\r\n{length}\r\n".encode())
-        assert b" 411 " in raw.recv(100)
+    assert b" 411 " in said(client, f"POST {CALLBACK_PATH} HTTP/1.1\r\n{length}\r\n")
+
+
+def test_a_port_that_is_taken_is_told(client: httpx2.Client, made: World) -> None:
+    service = Service(made.relay, made.issuer, TWO, "password")
+    with pytest.raises(InvalidMessage, match="cannot be served on"):
+        served(service, client.base_url.port or 0).__enter__()
 
 
 def test_callers_that_hang_or_go_away_keep_nobody_waiting(client: httpx2.Client) -> None:
@@ -160,6 +176,10 @@ def test_a_page_shows_hostile_text_as_text(client: httpx2.Client, made: World) -
 )
 def test_chips_have_the_published_colours(share: float, name: str) -> None:
     assert colour(share) == name
+
+
+def test_a_page_without_rows_says_so() -> None:
+    assert "Nothing was reported yet" in str(page("/crcr", ()))
 
 
 def test_a_repository_that_has_ended_nothing_has_no_chip(made: World) -> None:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from urllib.parse import urlsplit
 
 from openspyre.ci.relay.message import InvalidMessage
 from openspyre.ci.relay.wire import (
@@ -21,10 +20,16 @@ from openspyre.ci.relay.wire import (
     SCHEMA_VERSION,
     SHA,
     State,
+    is_address,
 )
 
 FAILED_TESTS = 1000
-FAILED_LIMITS: Mapping[str, int] = {"message": 1024, "stacktrace": 4096}  # bytes
+FAILED_LIMITS: Mapping[str, int] = {  # bytes; those of the names are ours
+    "name": 1024,
+    "classname": 1024,
+    "message": 1024,
+    "stacktrace": 4096,
+}
 _AROUND = 4096  # bytes that the relay puts around a callback
 _CHECK_RUN = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -53,7 +58,7 @@ class Reporter:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a job ended. `failed_tests` are sent only where they are given."""
+    """How a job ended. Of `failed_tests`, if any, as many are sent as the dashboard takes."""
 
     conclusion: str
     results: Mapping[str, int] | None = None
@@ -89,8 +94,15 @@ def completion(
     if report.verdict is not None:
         workflow["triage_verdict"] = report.verdict
     if report.failed_tests:
-        workflow[FAILED_TESTS_KEY] = [_cut(test) for test in report.failed_tests[:FAILED_TESTS]]
+        workflow[FAILED_TESTS_KEY] = []
+        room = HUD_LIMIT - _AROUND - forwarded_bytes({**envelope, "workflow": workflow})
+        workflow[FAILED_TESTS_KEY] = list(_fitting(report.failed_tests, room))
     return {**envelope, "workflow": workflow}
+
+
+def forwarded_bytes(body: object) -> int:
+    """The length of a callback at the dashboard: the relay reads it and writes it anew."""
+    return len(json.dumps(body))
 
 
 def nightly_envelope(upstream: str, sha: str, event: str) -> Mapping[str, object]:
@@ -107,8 +119,8 @@ def encoded(body: Mapping[str, object]) -> bytes:
     """
     raw = json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
     found = [*problems(body)]
-    if len(raw) + _AROUND > HUD_LIMIT:
-        found.append(f"it has {len(raw)} bytes, more than {HUD_LIMIT - _AROUND}")
+    if (size := forwarded_bytes(body)) + _AROUND > HUD_LIMIT:
+        found.append(f"it has {size} bytes, more than {HUD_LIMIT - _AROUND}")
     if found:
         raise InvalidMessage("the callback would be refused, so it is not sent", why=found[0])
     return raw
@@ -149,31 +161,32 @@ def _unnamed(workflow: Mapping[str, object]) -> Iterator[str]:
     if not _CHECK_RUN.fullmatch(str(workflow.get("check_run_id") or "")):
         yield "its check_run_id is none"
     for name in ("url", "artifact_url"):
-        if name in workflow and not _is_web(str(workflow[name])):
+        if name in workflow and not is_address(str(workflow[name])):
             yield f"its {name} is no http(s) address"
-
-
-def _is_web(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-    except ValueError:
-        return False
-    plain = text.isprintable() and " " not in text and "@" not in parts.netloc
-    return plain and parts.scheme in ("http", "https") and bool(parts.netloc)
 
 
 def _head(status: State, conclusion: str | None) -> Mapping[str, object]:
     return {"schema_version": SCHEMA_VERSION, "status": str(status), "conclusion": conclusion}
 
 
+def _fitting(tests: Sequence[Mapping[str, object]], room: int) -> Iterator[Mapping[str, object]]:
+    for test in tests[:FAILED_TESTS]:
+        cut = _cut(test)
+        room -= forwarded_bytes(cut) + len(", ")
+        if room < 0:
+            return
+        yield cut
+
+
 def _cut(test: Mapping[str, object]) -> Mapping[str, object]:
-    kept = {name: test[name] for name in ("name", "classname", "duration") if name in test}
     texts = {
-        name: str(test[name]).encode()[:limit].decode(errors="ignore")
+        name: str(test[name]).encode(errors="replace")[:limit].decode(errors="ignore")
         for name, limit in FAILED_LIMITS.items()
         if name in test
     }
-    return {**kept, **texts}
+    duration = test.get("duration")
+    timed = isinstance(duration, int | float) and not isinstance(duration, bool)
+    return {**texts, "duration": duration} if timed else texts
 
 
 def _iso(now: float) -> str:

@@ -12,24 +12,26 @@ from typing import Annotated
 
 import typer
 
-from openspyre.ci.relay.conclusion import RESULTS
+from openspyre.ci.relay.conclusion import check_result
 from openspyre.ci.relay.envelope import read_envelope
 from openspyre.ci.relay.journal import Claim, Journal, Run
 from openspyre.ci.relay.message import InvalidMessage, read_message
-from openspyre.ci.relay.receive import outputs, received
+from openspyre.ci.relay.receive import Step, outputs, received
 from openspyre.ci.relay.reconcile import Gaps, Seen, gaps, read_head, read_pulls
 from openspyre.ci.relay.report_commands import report_commands
 from openspyre.ci.relay.telling import (
     EVENT,
+    FILE_LIMIT,
     JOURNAL,
     OUTPUT,
-    READ_LIMIT,
+    RUN_ATTEMPT,
+    RUN_ID,
     UPSTREAM,
     contents,
+    handing_on,
     told,
-    write_outputs,
 )
-from openspyre.ci.relay.wire import REF
+from openspyre.ci.relay.wire import DELIVERY, REF
 from openspyre.ci.telling import AS_JSON
 
 
@@ -46,12 +48,8 @@ def receive(
     event: Annotated[Path, EVENT],
     upstream: Annotated[str, UPSTREAM],
     journal: Annotated[Path, JOURNAL],
-    run_id: Annotated[
-        int, typer.Option(envvar="GITHUB_RUN_ID", min=1, help="Of the workflow's run.")
-    ],
-    run_attempt: Annotated[
-        int, typer.Option(envvar="GITHUB_RUN_ATTEMPT", min=1, help="At that run.")
-    ] = 1,
+    run_id: Annotated[int, RUN_ID],
+    run_attempt: Annotated[int, RUN_ATTEMPT] = 1,
     branch: Annotated[
         list[str] | None, typer.Option(help="To which pushes are tested; may repeat.")
     ] = None,
@@ -62,14 +60,14 @@ def receive(
 
     Ends with 0 whatever is decided, 2 for a dispatch not as published, 5 without a journal.
     """
-    with told("receive"):
+    with told("receive"), handing_on(output) as hand_on:
         envelope = read_envelope(contents(event), upstream)
         taken = Journal(journal)
         chosen = received(
             envelope, Run(run_id, run_attempt), taken, frozenset(branch or ()), time.time()
         )
         values = outputs(envelope.job, chosen)
-        write_outputs(output, values)
+        hand_on(values)
     if as_json:
         print(json.dumps({**values, "reason": chosen.reason}))
     else:
@@ -88,10 +86,13 @@ def finish(
     Exit codes: 0; 2 for a delivery that the journal does not know; 5 without a journal.
     """
     with told("finish"):
-        if result not in RESULTS:
-            raise InvalidMessage(f"{result!r} is no result", hint=f"use {', '.join(RESULTS)}")
-        if not Journal(journal).finish(delivery_id, result, time.time()):
-            raise InvalidMessage("the journal does not know this delivery")
+        check_result(result)
+        known = DELIVERY.fullmatch(delivery_id)
+        if not known or not Journal(journal).finish(delivery_id, result, time.time()):
+            raise InvalidMessage(
+                f"the journal {journal} does not know this delivery",
+                hint="give the --journal and the delivery of receive",
+            )
     ended = {"delivery_id": delivery_id, "result": result}
     print(json.dumps(ended) if as_json else f"finished: {result}")
 
@@ -99,10 +100,8 @@ def finish(
 def reconcile(
     upstream: Annotated[str, UPSTREAM],
     journal: Annotated[Path, JOURNAL],
-    run_id: Annotated[int, typer.Option(envvar="GITHUB_RUN_ID", min=1, help="Of this run.")],
-    run_attempt: Annotated[
-        int, typer.Option(envvar="GITHUB_RUN_ATTEMPT", min=1, help="At that run.")
-    ] = 1,
+    run_id: Annotated[int, RUN_ID],
+    run_attempt: Annotated[int, RUN_ATTEMPT] = 1,
     pulls: Annotated[
         Path | None, typer.Option(help="GitHub's list of upstream's pull requests, JSON.")
     ] = None,
@@ -129,37 +128,57 @@ def reconcile(
     Hands on `again`, a JSON array of {sha} for a matrix: no dispatch named these commits, so
     they are reported with --nightly. Exit codes: 0; 2 wrong input; 5 without a journal.
     """
-    with told("reconcile"):
+    if forget_days * 24 < hours:
+        raise typer.BadParameter("what is forgotten would be missed: --forget-days is the longer")
+    with told("reconcile"), handing_on(output) as hand_on:
         now, kept = time.time(), Journal(journal)
+        seen = _seen(pulls, commits or ())
+        sent = _sent(dispatches, upstream) if dispatches is not None else {}
         kept.prune(now - forget_days * 86_400)
         found = gaps(
-            _seen(pulls, commits or ()),
-            sorted(dispatches.glob("*.json")) if dispatches else (),
-            upstream,
+            seen,
+            sent,
             kept.entries(),
             now,
             window=hours * 3600,
             patience=patience * 60,
         )
+        run = Run(run_id, run_attempt)
         again = [
-            seen
-            for seen in found.missed[:most]
-            if kept.claim(seen.job(), Run(run_id, run_attempt), "run", now) is Claim.NEW
+            one
+            for one in found.missed[:most]
+            if kept.claim(one.job(), run, str(Step.RUN), now) is Claim.NEW
         ]
-        write_outputs(output, {"again": json.dumps([{"sha": seen.sha} for seen in again])})
+        hand_on({"again": json.dumps([{"sha": one.sha} for one in again])})
     _print_gaps(found, again, as_json)
 
 
 def _seen(pulls: Path | None, commits: Sequence[str]) -> list[Seen]:
     found: list[Seen] = []
     if pulls is not None:
-        found += read_pulls(read_message(contents(pulls), "the list of pulls", READ_LIMIT))
+        found += read_pulls(read_message(contents(pulls), "the list of pulls", FILE_LIMIT))
     for word in commits:
         branch, _, name = word.partition("=")
         if not REF.fullmatch(branch) or not name:
             raise InvalidMessage("--commits names no branch and file", hint="use BRANCH=FILE")
-        node = read_message(contents(Path(name)), "the list of commits", READ_LIMIT)
+        node = read_message(contents(Path(name)), "the list of commits", FILE_LIMIT)
         found += read_head(node, branch)
+    return found
+
+
+def _sent(folder: Path, upstream: str) -> dict[str, Path]:
+    """The files of dispatches in a folder, by the id of the delivery."""
+    if not folder.is_dir():
+        raise InvalidMessage(f"{folder} is no folder", hint="give the --dispatches of relay-stub")
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            found[read_envelope(contents(path), upstream).job.delivery_id] = path
+        except InvalidMessage as error:
+            why = f"{error.what}; {error.why}" if error.why else error.what
+            raise InvalidMessage(
+                f"{path} is no dispatch", why=why, hint="move it out of the folder"
+            ) from None
     return found
 
 
@@ -214,7 +233,7 @@ def relay_stub(
             dispatches=dispatches,
             faults=hud_fault or (),
         )
-    with stub.served(port) as facts:
+    with told("relay-stub"), stub.served(port) as facts:
         if as_json:
             print(json.dumps(facts), flush=True)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from openspyre.ci.relay.message import Node, read_message
+from openspyre.ci.relay.message import InvalidMessage, Node, read_message
 
 BAD = ("failed", "xpass", "xfail-mismatch", "crashed", "hung", "flaky")
 EXECUTED = ("passed", "xfailed", *BAD)
@@ -62,7 +62,7 @@ def read_account(raw: bytes) -> Account:
         buckets.wrong(f"it has {len(unknown)} unknown buckets")
     counts = {bucket: _number(buckets, bucket) for bucket in BUCKETS}
     bad = sum(counts[bucket] for bucket in BAD)
-    red = _number(node, "red") if node.optional("red") else bad + counts["import-error"]
+    red = _number(node, "red") if node.optional("red") is not None else bad + counts["import-error"]
     if red > bad + counts["import-error"]:
         node.wrong("more tests are red than are in buckets that can be")
     timed_out = node.optional("timed_out")
@@ -71,12 +71,22 @@ def read_account(raw: bytes) -> Account:
         red=red,
         unbucketed=_number(node, "unbucketed"),
         expired=_number(node, "expired"),
-        timed_out=timed_out.flag() if timed_out else False,
+        timed_out=timed_out is not None and timed_out.flag(),
     )
     said = node.optional("executed")
     if said is not None and said.number(0, _MANY) != account.executed:
         node.wrong("executed is not the sum of the buckets that ran")
     return account
+
+
+def check_result(word: str) -> None:
+    """Whether it is one of RESULTS.
+
+    Raises:
+        InvalidMessage: it is not.
+    """
+    if word not in RESULTS:
+        raise InvalidMessage(f"{word!r} is no result", hint=f"use {', '.join(RESULTS)}")
 
 
 def conclusion(account: Account | None, result: str) -> str:

@@ -51,7 +51,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A delivery that was taken. No `conclusion`: its run has not been said to have ended."""
+    """A delivery, taken last at `claimed`. No `conclusion`: its run is not said to have ended."""
 
     delivery_id: str
     run: Run
@@ -81,7 +81,8 @@ class Journal:
                 database.execute(
                     "INSERT INTO deliveries VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)"
                     " ON CONFLICT (delivery_id) DO UPDATE SET run_attempt = excluded.run_attempt,"
-                    " decision = excluded.decision, conclusion = NULL, finished = NULL",
+                    " decision = excluded.decision, claimed = excluded.claimed,"
+                    " conclusion = NULL, finished = NULL",
                     (
                         *(job.delivery_id, run.run_id, run.attempt, job.concurrency),
                         *(job.sha, job.updated, stored, now),
@@ -118,16 +119,14 @@ class Journal:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with closing(_opened(self.path)) as database:
                 database.execute("BEGIN IMMEDIATE")
-                (version,) = database.execute("PRAGMA user_version").fetchone()
-                if version not in (0, _VERSION):
-                    raise sqlite3.DatabaseError(f"its version is {version}, not {_VERSION}")
+                _check_ours(database)
                 database.execute(_TABLE)
                 database.execute(f"PRAGMA user_version = {_VERSION}")
                 yield database
                 database.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
             raise Unwritable(
-                f"the journal {self.path.name} cannot be used",
+                f"the journal {self.path} cannot be used",
                 why=str(error),
                 hint="give --journal a file on a disk that stays; move a damaged one away,"
                 " then run `reconcile`",
@@ -138,6 +137,15 @@ def _opened(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path, timeout=_WAIT_SECONDS, isolation_level=None)
     database.execute("PRAGMA synchronous = FULL")
     return database
+
+
+def _check_ours(database: sqlite3.Connection) -> None:
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    (tables,) = database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+    if version == 0 and tables:  # what other programs leave it at
+        raise sqlite3.DatabaseError("it is a database of another program")
+    if version not in (0, _VERSION):
+        raise sqlite3.DatabaseError(f"its version is {version}, not {_VERSION}")
 
 
 def _judged(database: sqlite3.Connection, job: Job, run: Run) -> Claim:

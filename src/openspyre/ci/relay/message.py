@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import isfinite
 from typing import NoReturn
 
 from openspyre.errors import SpyreError
@@ -90,7 +91,7 @@ class Node:
 
 
 def read_message(raw: bytes, name: str, limit: int) -> Node:
-    """The JSON in `raw`: UTF-8, no key twice, no NaN, neither longer nor deeper than is useful.
+    """The JSON in `raw`: UTF-8, no key twice, finite numbers, neither too long nor too deep.
 
     Raises:
         InvalidMessage: it is something else.
@@ -99,7 +100,10 @@ def read_message(raw: bytes, name: str, limit: int) -> Node:
         raise InvalidMessage(f"{name} is too long", why=f"{len(raw)} bytes, more than {limit}")
     try:
         value = json.loads(
-            raw.decode("utf-8"), object_pairs_hook=_once_each, parse_constant=_no_constant
+            raw.decode("utf-8"),
+            object_pairs_hook=_once_each,
+            parse_constant=_no_constant,
+            parse_float=_finite,
         )
     except UnicodeDecodeError as error:
         raise InvalidMessage(f"{name} is not UTF-8", why=f"at byte {error.start}") from None
@@ -121,6 +125,13 @@ def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _no_constant(word: str) -> object:
     raise ValueError(f"{word} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not isfinite(value):  # 1e999: Python reads it, and cannot write it again as JSON
+        raise ValueError("a number is too large")
+    return value
 
 
 def _deeper(value: object, limit: int) -> bool:

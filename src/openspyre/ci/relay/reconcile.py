@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from openspyre.ci.relay.envelope import Job, read_envelope
+from openspyre.ci.relay.envelope import Job
 from openspyre.ci.relay.journal import Entry
 from openspyre.ci.relay.message import Node
+from openspyre.ci.relay.receive import Step
 from openspyre.ci.relay.wire import REF, SHA, ZOMBIE_SECONDS
 
 _PAGES = 100_000  # entries of a list of GitHub's, all pages together
@@ -50,7 +51,8 @@ class Gaps:
     """What is missing.
 
     Attributes:
-        missed: commits that upstream shows and no delivery named, each once, the latest first.
+        missed: commits that upstream shows and no delivery led to anything for, each once, the
+            latest first.
         unfinished: deliveries that run for longer than any run may.
         unreceived: files of dispatches that were never received, by the id of the delivery.
     """
@@ -94,8 +96,7 @@ def read_head(node: Node, branch: str) -> Iterator[Seen]:
 
 def gaps(
     seen: Sequence[Seen],
-    dispatches: Sequence[Path],
-    upstream: str,
+    sent: Mapping[str, Path],
     entries: Sequence[Entry],
     now: float,
     *,
@@ -106,14 +107,14 @@ def gaps(
 
     Args:
         seen: what upstream shows.
-        dispatches: files with what the relay sent.
-        upstream: owner/name.
+        sent: files with what the relay sent, by the id of the delivery.
         entries: of the journal.
         now: seconds since 1970.
         window: seconds back from now; what is older is let be.
         patience: seconds in which a dispatch may still arrive.
     """
-    known = {entry.sha for entry in entries}
+    # A push that is ignored (a tag, a branch of ghstack's) may name a pull request's head too.
+    known = {entry.sha for entry in entries if entry.decision != Step.IGNORE}
     late = {
         s.sha: s
         for s in sorted(seen, key=lambda s: (s.since, s.pr or 0))
@@ -123,11 +124,10 @@ def gaps(
     unfinished = (
         entry
         for entry in entries
-        if entry.decision == "run"
+        if entry.decision == Step.RUN
         and entry.conclusion is None
         and now - window <= entry.claimed <= now - ZOMBIE_SECONDS
     )
-    sent = {read_envelope(path.read_bytes(), upstream).job.delivery_id: path for path in dispatches}
     return Gaps(
         missed=tuple(sorted(late.values(), key=lambda s: (-s.since, s.sha))),
         unfinished=tuple(unfinished),

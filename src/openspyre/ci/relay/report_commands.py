@@ -24,21 +24,23 @@ from openspyre.ci.relay.callback import (
     encoded,
     nightly_envelope,
 )
-from openspyre.ci.relay.conclusion import RESULTS, conclusion, read_account
+from openspyre.ci.relay.conclusion import RESULTS, check_result, conclusion, read_account
 from openspyre.ci.relay.envelope import read_envelope
 from openspyre.ci.relay.message import InvalidMessage, read_message
 from openspyre.ci.relay.sending import Delivery, Sent, fetch_token, send
 from openspyre.ci.relay.telling import (
     EVENT,
     OUTPUT,
+    RUN_ATTEMPT,
+    RUN_ID,
     UPSTREAM,
     Exit,
     contents,
+    handing_on,
     told,
-    write_outputs,
 )
 from openspyre.ci.relay.verdict import read_verdict
-from openspyre.ci.relay.wire import CLIENT_SECONDS, SHA
+from openspyre.ci.relay.wire import CLIENT_SECONDS, REPOSITORY, SHA
 from openspyre.ci.telling import AS_JSON
 
 T = TypeVar("T")
@@ -60,8 +62,8 @@ CheckRun = Annotated[
     str, typer.Option(help="The same in both callbacks. Default: RUN_ID-RUN_ATTEMPT.")
 ]
 Workflow = Annotated[str, typer.Option(envvar="GITHUB_WORKFLOW", help="Its name.")]
-RunId = Annotated[int, typer.Option(envvar="GITHUB_RUN_ID", min=1, help="Of the run.")]
-Attempt = Annotated[int, typer.Option(envvar="GITHUB_RUN_ATTEMPT", min=1, help="At that run.")]
+RunId = Annotated[int, RUN_ID]
+Attempt = Annotated[int, RUN_ATTEMPT]
 Server = Annotated[str, typer.Option(envvar="GITHUB_SERVER_URL", help="Where the run is shown.")]
 Downstream = Annotated[
     str, typer.Option(envvar="GITHUB_REPOSITORY", help="Whose run it is, owner/name.")
@@ -105,7 +107,7 @@ def announce(
     Exit codes: 0 delivered, or ignored below level 2; 1 refused; 2 wrong input, nothing sent; 5 no
     token, no answer, or an outcome that is not known.
     """
-    with told("report announce"):
+    with told("report announce"), handing_on(output) as hand_on:
         envelope = read_envelope(contents(event), upstream).fields
         reporter = _reporter(
             workflow, server, repository, run_id, run_attempt, job_name, check_run_id
@@ -121,7 +123,7 @@ def announce(
             "run_attempt": str(run_attempt),  # the reporting job alone may be run again
             "report": "yes" if open_end else "no",
         }
-        write_outputs(output, handed_on)
+        hand_on(handed_on)
     _end("report announce", sent, {}, as_json)
 
 
@@ -170,10 +172,13 @@ def complete(
     a wrong verdict is left out. Exit codes as for announce: they say whether the relay was told.
     """
     with told("report complete"):
-        if result not in RESULTS:
-            raise InvalidMessage(f"{result!r} is no result", hint=f"use {', '.join(RESULTS)}")
+        check_result(result)
+        if periodic and not nightly:
+            raise InvalidMessage("--periodic is a kind of --nightly", hint="name the commit too")
         envelope = _envelope(event, upstream, nightly, "periodic" if periodic else "nightly")
         account = _lenient("summary", summary, read_account)
+        if summary is None and result == "success":
+            print("spyre-ci report complete: no --summary, so it is a failure", file=sys.stderr)
         said = Report(
             conclusion=conclusion(account, result),
             results=account.results() if account is not None else None,
@@ -195,6 +200,8 @@ def complete(
 def _reporter(
     workflow: str, server: str, repository: str, run_id: int, attempt: int, job: str, check: str
 ) -> Reporter:
+    if not REPOSITORY.fullmatch(repository):
+        raise InvalidMessage("--repository is none", hint="write it as owner/name")
     address = f"{server}/{repository}/actions/runs/{run_id}"
     return Reporter(workflow, address, run_id, attempt, job, check or f"{run_id}-{attempt}")
 

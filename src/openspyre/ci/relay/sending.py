@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 import time
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,11 +13,12 @@ from urllib.parse import urlencode, urlsplit
 import httpx2
 
 from openspyre.ci.relay.message import InvalidMessage, read_message
-from openspyre.ci.relay.wire import AUDIENCE, CLIENT_SECONDS
+from openspyre.ci.relay.wire import AUDIENCE, CLIENT_SECONDS, is_address
 from openspyre.errors import SpyreError
 
 _ANSWER_LIMIT = 64 * 1024
 _TOKEN_SECONDS = 20.0
+_HEADER = re.compile(r"[!-~](?:[ -~]*[!-~])?")  # what a header may hold
 
 
 class NoToken(SpyreError):
@@ -71,9 +73,9 @@ def send(
         seconds: in which an answer must be there, whole.
 
     Raises:
-        InvalidMessage: the token would travel in the clear.
+        InvalidMessage: the address is none, or the token would travel in the clear.
     """
-    _refuse_clear(url)
+    _check_address(url, "relay")
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     try:
         status, answer = _answer("POST", url, headers, body, seconds)
@@ -117,12 +119,18 @@ def fetch_token(url: str, password: str) -> str:
 
     Raises:
         NoToken: there is none.
-        InvalidMessage: the password would travel in the clear.
+        InvalidMessage: the address is none, or the password would travel in the clear.
     """
     hint = "give the job `permissions: id-token: write`"
     if not url or not password:
         raise NoToken("this job may not have a token", hint=hint)
-    _refuse_clear(url)
+    if not _HEADER.fullmatch(password):
+        raise NoToken(
+            "the password for the token service is none",
+            why="it has characters that a header cannot hold",
+            hint="export ACTIONS_ID_TOKEN_REQUEST_TOKEN as it was given",
+        )
+    _check_address(url, "token service")
     address = f"{url}{'&' if '?' in url else '?'}{urlencode({'audience': AUDIENCE})}"
     headers = {"Authorization": f"Bearer {password}"}
     try:
@@ -131,7 +139,9 @@ def fetch_token(url: str, password: str) -> str:
         raise NoToken("the token service does not answer", why=type(error).__name__) from None
     if status != 200:
         raise NoToken("the token service refuses", why=f"HTTP {status}", hint=hint)
-    return read_message(answer, "the token", _ANSWER_LIMIT).field("value").text(16_384)
+    given = read_message(answer, "the token", _ANSWER_LIMIT).field("value")
+    token = given.text(16_384)
+    return token if _HEADER.fullmatch(token) else given.wrong("no header can hold it")
 
 
 def _answer(
@@ -152,12 +162,18 @@ def _answer(
         return response.status_code, bytes(found)
 
 
-def _refuse_clear(url: str) -> None:
-    parts = urlsplit(url)
-    if parts.scheme != "https" and not (parts.scheme == "http" and _is_loopback(parts.hostname)):
+def _check_address(url: str, whose: str) -> None:
+    scheme = url.partition(":")[0].lower() if ":" in url else "nothing"
+    if scheme in ("http", "https") and not is_address(url):
+        raise InvalidMessage(
+            f"the address of the {whose} is none",
+            why="it must have a host, a port that is a number, no blanks and no account",
+            hint="write it as https://HOST/PATH",
+        )
+    if scheme != "https" and not (scheme == "http" and _is_loopback(urlsplit(url).hostname)):
         raise InvalidMessage(
             "a token must not travel in the clear",
-            why=f"the address begins with {parts.scheme or 'nothing'}:",
+            why=f"the address of the {whose} begins with {scheme}:",
             hint="use an https address; http is for this machine",
         )
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
 from openspyre.ci.relay.message import Node, read_message
+from openspyre.ci.relay.wire import is_address
 
 CATEGORIES = ("upstream", "backend", "infra", "flake", "unknown")
 CONFIDENCES = ("high", "medium", "low")
@@ -83,14 +83,7 @@ def _evidence(node: Node) -> Mapping[str, object]:
 
 def _plain_url(node: Node) -> str:
     text = _cut(node, URL)
-    try:
-        parts = urlsplit(text)
-    except ValueError:
-        node.wrong("it is no address")
-    blank = any(c.isspace() or not c.isprintable() for c in text)
-    if parts.scheme not in ("http", "https") or not parts.netloc or "@" in parts.netloc or blank:
-        node.wrong("it is no plain http(s) address")
-    return text
+    return text if is_address(text) else node.wrong("it is no plain http(s) address")
 
 
 def _words(node: Node, names: tuple[str, ...]) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""What the relay and its downstreams agree on: names, limits, states. Nothing here does anything.
+"""What the relay and its downstreams agree on: names, limits, states, what an address is.
 
 From RFC-0050 and RFC-0054 of pytorch/rfcs and from the relay in pytorch/test-infra; where document
 and code disagree, the code's form is sent and both are accepted.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from enum import IntEnum, StrEnum
+from urllib.parse import urlsplit
 
 AUDIENCE = "pytorch-cross-repo-ci-relay"
 GITHUB_ISSUER = "https://token.actions.githubusercontent.com"
@@ -38,6 +39,17 @@ DELIVERY = re.compile(r"[A-Za-z0-9._-]{1,128}")
 REPOSITORY = re.compile(r"[A-Za-z0-9-]{1,64}/[A-Za-z0-9._-]{1,100}")
 REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.+-]*)*")
 JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._()/,-]{0,127}")
+
+
+def is_address(text: str) -> bool:
+    """Whether it is a plain http(s) address: a host, no account in it, no blanks."""
+    try:
+        parts = urlsplit(text)
+        host, _ = (parts.hostname or "").encode("idna"), parts.port
+    except ValueError:  # half a bracket, a port that is no number, a part of a name too long
+        return False
+    plain = text.isprintable() and " " not in text and "@" not in parts.netloc
+    return plain and parts.scheme in ("http", "https") and bool(host)
 
 
 class Level(IntEnum):

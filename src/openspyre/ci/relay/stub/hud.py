@@ -75,7 +75,7 @@ class Hud:
                 return self._taken(body)
 
     def _taken(self, body: Mapping[str, object]) -> tuple[int, str]:
-        if len(json.dumps(body).encode()) > HUD_LIMIT:
+        if len(json.dumps(body)) > HUD_LIMIT:
             return 413, "too large"
         trusted, callback = _map(body, "trusted"), _map(_map(body, "untrusted"), "callback_payload")
         workflow = _map(callback, "workflow")

@@ -12,7 +12,9 @@ from openspyre.ci.relay.stub.hud import Row
 GREEN, YELLOW = 0.95, 0.80  # share of successes from which a chip has the colour
 _STYLE = (
     "body{font:14px sans-serif;margin:2em}table{border-collapse:collapse}"
-    "td,th{border:1px solid #bbb;padding:.3em .6em;text-align:left}"
+    "td,th{border:1px solid #bbb;padding:.3em .6em;text-align:left;vertical-align:top}"
+    # Job, tests and delivery take the room that short words leave, and are broken anywhere.
+    "td{overflow-wrap:anywhere}td:nth-child(2),td:nth-child(n+5){white-space:nowrap}"
     ".green{background:#bfe8c2}.yellow{background:#f7e7a6}.red{background:#f3b8b3}"
 )
 
@@ -89,7 +91,9 @@ def _seconds(value: float | None) -> str:
     return "" if value is None else f"{value:.1f} s"
 
 
-def _table(names: Iterable[str], lines: Iterable[Sequence[str]]) -> str:
+def _table(names: Iterable[str], lines: Sequence[Sequence[str]]) -> str:
+    if not lines:
+        return "<p>Nothing was reported yet.</p>"
     head = "".join(f"<th>{name}</th>" for name in names)
     body = "".join(
         "<tr>" + "".join(f"<td>{cell}</td>" for cell in line) + "</tr>" for line in lines

@@ -17,7 +17,7 @@ from openspyre.ci.relay.stub.identity import Issuer, Verifier
 from openspyre.ci.relay.stub.relay import Dispatch, NotDispatched, Relay
 from openspyre.ci.relay.stub.server import KEYS_PATH, TOKEN_PATH, Service, served
 from openspyre.ci.relay.stub.store import Store
-from openspyre.ci.relay.wire import CALLBACK_PATH, DELIVERY, WEBHOOK_PATH
+from openspyre.ci.relay.wire import CALLBACK_PATH, DELIVERY, REPOSITORY, WEBHOOK_PATH
 
 SWEEP_SECONDS = 60.0
 
@@ -71,12 +71,15 @@ def rehearsal(
         clock: the host's by default.
 
     Raises:
-        InvalidMessage: the allowlist is none, or a fault is unknown.
+        InvalidMessage: the allowlist or a repository is none, or a fault is unknown.
     """
     clock = clock or HostClock()
     unknown = sorted(set(faults) - set(Fault))
     if unknown:
         raise InvalidMessage(f"there is no fault {unknown[0]!r}", hint=f"use {', '.join(Fault)}")
+    for name in (upstream, repository):
+        if not REPOSITORY.fullmatch(name):
+            raise InvalidMessage(f"{name!r:.120} is no repository", hint="write it as owner/name")
     issuer = Issuer(clock)
     relay = Relay(
         upstream=upstream,
@@ -97,7 +100,9 @@ def _into(folder: Path) -> Dispatch:
         name = f"{delivery}.{repository.replace('/', '.')}.json"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(client_payload)
+            part = folder / f"{name}.part"  # so that what is killed leaves no half of a dispatch
+            part.write_bytes(client_payload)
+            part.replace(folder / name)
         except OSError as error:
             raise NotDispatched(error.strerror or "the folder cannot be written") from None
 

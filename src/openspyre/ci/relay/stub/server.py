@@ -5,13 +5,14 @@ from __future__ import annotations
 import hmac
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
+from openspyre.ci.relay.message import InvalidMessage
 from openspyre.ci.relay.stub.identity import Issuer
 from openspyre.ci.relay.stub.pages import page
 from openspyre.ci.relay.stub.relay import Answer, Relay
@@ -36,8 +37,17 @@ class Service:
 
 @contextmanager
 def served(service: Service, port: int = 0) -> Iterator[str]:
-    """The address of a stub that runs until the block ends; port 0 takes a free one."""
-    server = _Server((HOST, port), _Handler)
+    """The address of a stub that runs until the block ends; port 0 takes a free one.
+
+    Raises:
+        InvalidMessage: another program has the port.
+    """
+    try:
+        server = _Server((HOST, port), _Handler)
+    except OSError as error:
+        raise InvalidMessage(
+            f"port {port} cannot be served on", why=error.strerror or "", hint="use --port 0"
+        ) from None
     server.service = service
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
@@ -65,13 +75,13 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_POST(self) -> None:
-        path = urlsplit(self.path).path
+        path, _, _ = self.path.partition("?")
         if path not in _ENDPOINTS:
             return self._answer(Answer(404, {"detail": "Not found"}))
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal():
             return self._answer(Answer(411, {"detail": "Length required"}))
-        if int(length) > BODY_LIMIT:
+        if len(length) > len(str(BODY_LIMIT)) or int(length) > BODY_LIMIT:
             return self._answer(Answer(413, {"detail": "Too large"}))
         body = self.rfile.read(int(length))
         headers = {name.lower(): value for name, value in self.headers.items()}
@@ -80,18 +90,22 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(handle(headers, body))
 
     def do_GET(self) -> None:
-        parts = urlsplit(self.path)
-        match parts.path:
+        path, _, query = self.path.partition("?")
+        match path:
             case path if path in _ENDPOINTS:
                 self._answer(Answer(405, {"detail": "Method not allowed"}))
             case path if path == KEYS_PATH:
                 self._answer(Answer(200, self.server.service.issuer.jwks()))
             case path if path == TOKEN_PATH:
-                self._answer(self._token(parse_qs(parts.query).get("audience", [AUDIENCE])[0]))
+                self._answer(self._token(parse_qs(query).get("audience", [AUDIENCE])[0]))
             case path:
                 self._show(path)
 
-    do_PUT = do_DELETE = do_PATCH = do_HEAD = do_GET
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        """The handler of any method of HTTP: the endpoints refuse all but POST alike."""
+        if not name.startswith("do_"):
+            raise AttributeError(name)
+        return self.do_GET
 
     def _token(self, audience: str) -> Answer:
         service = self.server.service
