@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import inf
 
 from openspyre.compiler.computed import compute_indices
 from openspyre.compiler.contracts import normalize_contracts
@@ -26,14 +25,14 @@ from openspyre.compiler.redundant import (
     substitute_copies,
 )
 from openspyre.compiler.repeated import share_transcendentals
-from openspyre.compiler.rewrite import settled, substituted
+from openspyre.compiler.rewrite import neutral, settled, substituted
 from openspyre.compiler.row_blocks import cut_masked_rows
 from openspyre.compiler.row_parts import cut_rows
 from openspyre.compiler.scans import cut_scans
 from openspyre.compiler.splits import split_dims
 from openspyre.compiler.unmerged import take_dims_apart
 from openspyre.ir.index import Expr
-from openspyre.ir.kernel import Const, Dim, DType, Kernel, Kind, Op
+from openspyre.ir.kernel import Const, Dim, Kernel, Kind, Op
 from openspyre.spec import CardSpec
 
 
@@ -98,16 +97,8 @@ def _filled(op: Op) -> Op:
     reduces = op.kind in (Kind.REDUCE, Kind.CONTRACT)
     if not reduces or all(d.extent.constant != 0 for d in op.rdims):
         return op
-    value = Const(_neutral(op.reduce or "sum", op.body.dtype.compute), op.body.dtype.compute)
+    value = Const(neutral(op.reduce or "sum", op.body.dtype.compute), op.body.dtype.compute)
     return replace(op, kind=Kind.MAP, rdims=(), reduce=None, body=value, lookups=())
-
-
-def _neutral(reduce: str, dtype: DType) -> float | int:
-    if reduce in ("max", "min") and dtype.is_float:
-        return -inf if reduce == "max" else inf
-    top = 1 if dtype is DType.BOOL else (1 << (8 * dtype.bytes - 1)) - 1
-    low = 0 if dtype is DType.BOOL else -top - 1
-    return {"max": low, "min": top, "prod": 1}.get(reduce, 0)
 
 
 def settle_kinds(kernel: Kernel) -> Kernel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 from openspyre.compiler.ranges import Facts
 from openspyre.ir.index import Expr, Size
@@ -11,6 +12,7 @@ from openspyre.ir.kernel import (
     Access,
     Call,
     Dim,
+    DType,
     Index,
     Kernel,
     Kind,
@@ -184,3 +186,12 @@ def local(name: str, like: Tensor, dims: tuple[Dim, ...]) -> Tensor:
 
 def vars_of(dims: tuple[Dim, ...]) -> tuple[Expr, ...]:
     return tuple(Expr.var(d.name) for d in dims)
+
+
+def neutral(reduce: str, dtype: DType) -> float | int:
+    """What a reduction over nothing gives."""
+    if reduce in ("max", "min") and dtype.is_float:
+        return -inf if reduce == "max" else inf
+    top = 1 if dtype is DType.BOOL else (1 << (8 * dtype.bytes - 1)) - 1
+    low = 0 if dtype is DType.BOOL else -top - 1
+    return {"max": low, "min": top, "prod": 1}.get(reduce, 0)

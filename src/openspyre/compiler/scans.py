@@ -1,9 +1,11 @@
 """Long scans cut into blocks.
 
 A scan runs along a dim that lies in LX as a whole. One that is too long for that is cut into blocks
-of B: p[a, b] <- scan over b of x[a*B + b], s[a] <- scan over a of p[a, B-1], and a block has the
-s of the block before it added. Many cores share the blocks. The points behind the last whole block
-are one block more. Exact for everything but float sums and products: f32 in another order.
+of B: p[a, b] <- scan over b of x[a*B + b], s[a+1] <- scan over a of p[a, B-1], and block a has s[a]
+added, what all blocks before it come to: nothing for s[0]. Many cores share the blocks. The points
+behind the last whole block are one block more. No op needs a whole block to be there: some of the
+sizes that share the plan may have none. Exact for everything but float sums and products: f32 in
+another order.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ import itertools
 from dataclasses import dataclass, replace
 
 from openspyre.compiler.bounds import highest
-from openspyre.compiler.rewrite import Fresh, substituted, vars_of
+from openspyre.compiler.rewrite import Fresh, neutral, substituted, vars_of
 from openspyre.ir.index import Expr
 from openspyre.ir.kernel import (
     Access,
     Call,
+    Const,
     Dim,
     Kernel,
     Kind,
@@ -80,46 +83,60 @@ class _Cut:
     def ops(self) -> list[Op]:
         lead, size = vars_of(self.op.dims), self.within.extent
         a, b = Expr.var(self.across.name), Expr.var(self.within.name)
-        behind = self.across.extent * size + b
-        blocks, p = self._scan((*self.op.dims, self.across), self.within, a * size + b)
+        place, behind = a * size + b, self.across.extent * size + b
+        blocks, p = self._scan((*self.op.dims, self.across), self.within, place)
+        s = self._local((*self._shape(self.op.dims), self.across.extent + 1))
+        start = self._map(self.op.dims, Access(s, (*lead, Expr.of(0))), self._nothing())
         ends = self._load(p, (*lead, a, size - 1))
-        totals, s = self._scan(self.op.dims, self.across, None, ends)
-        first = self._store((self.within,), b, self._load(p, (*lead, Expr.of(0), b)))
-        value = self._plus(self._load(s, (*lead, a)), self._load(p, (*lead, a + 1, b)))
-        later = replace(self.across, extent=self.across.extent - 1)
-        others = self._store((later, self.within), (a + 1) * size + b, value)
-        made = [blocks, totals, first, others]
+        totals = self._along(self.op.dims, self.across, Access(s, (*lead, a + 1)), ends)
+        value = self._plus(self._load(s, (*lead, a)), self._load(p, (*lead, a, b)))
+        made = [blocks, start, totals, self._store((self.across, self.within), place, value)]
         if self.rest.extent.constant != 0:
             last, q = self._scan(self.op.dims, self.rest, behind)
-            before = self._load(s, (*lead, self.across.extent - 1))
-            value = self._plus(before, self._load(q, (*lead, b)))
+            value = self._plus(
+                self._load(s, (*lead, self.across.extent)), self._load(q, (*lead, b))
+            )
             made += [last, self._store((self.rest,), behind, value)]
         return made
 
-    def _scan(
-        self, dims: tuple[Dim, ...], along: Dim, place: Expr | None, body: Scalar | None = None
-    ) -> tuple[Op, str]:
-        """A scan into a new tensor: of the op's body at `place` of its dim, or of another body."""
+    def _scan(self, dims: tuple[Dim, ...], along: Dim, place: Expr) -> tuple[Op, str]:
+        """A scan of the op's body at `place` of its dim, into a new tensor."""
+        name = self._local(self._shape((*dims, along)))
+        moved = substituted(replace(self.op, out=Access(name, ())), {self.op.rdims[0].name: place})
+        out = Access(name, vars_of((*dims, along)))
+        return replace(self._along(dims, along, out, moved.body), lookups=moved.lookups), name
+
+    def _along(self, dims: tuple[Dim, ...], along: Dim, out: Access, body: Scalar) -> Op:
+        """A scan of another body."""
+        return replace(
+            self.op, name=out.tensor, dims=dims, rdims=(along,), body=body, lookups=(), out=out
+        )
+
+    def _local(self, shape: tuple[Expr, ...]) -> str:
+        """A new tensor of values as they are computed."""
         name = self.fresh.name(f"{self.op.name}_part")
-        every = (*dims, along)
-        shape = tuple(d.extent for d in every)
         self.tensors[name] = Tensor(name, self.op.body.dtype.compute, shape, Role.LOCAL)
-        op = replace(self.op, name=name, dims=dims, rdims=(along,), out=Access(name, ()))
-        if place is not None:
-            op = substituted(op, {self.op.rdims[0].name: place})
-        if body is not None:
-            op = replace(op, body=body, lookups=())
-        return replace(op, out=Access(name, vars_of(every))), name
+        return name
+
+    @staticmethod
+    def _shape(dims: tuple[Dim, ...]) -> tuple[Expr, ...]:
+        return tuple(d.extent for d in dims)
 
     def _store(self, dims: tuple[Dim, ...], place: Expr, value: Scalar) -> Op:
         """Stores a part of the result: what lies at `place` of the scanned dim."""
         scanned = self.op.rdims[0].name
         index = tuple(e.substitute({scanned: place}) for e in self.op.out.index)
+        return self._map((*self.op.dims, *dims), Access(self.op.out.tensor, index), value)
+
+    def _map(self, dims: tuple[Dim, ...], out: Access, value: Scalar) -> Op:
         return replace(
             self.op, name=self.fresh.name(f"{self.op.name}_sum"), kind=Kind.MAP, reduce=None,
-            dims=(*self.op.dims, *dims), rdims=(), body=value, lookups=(),
-            out=Access(self.op.out.tensor, index),
+            dims=dims, rdims=(), body=value, lookups=(), out=out,
         )  # fmt: skip
+
+    def _nothing(self) -> Const:
+        dtype = self.op.body.dtype.compute
+        return Const(neutral(self.op.reduce or "", dtype), dtype)
 
     def _load(self, tensor: str, index: tuple[Expr, ...]) -> Load:
         return Load(tensor, index, self.op.body.dtype.compute)
