@@ -125,4 +125,5 @@ def _overlaps(tensor: Tensor) -> bool:
     for step, size in dims:
         offsets = torch.arange(size, dtype=torch.int64, device="cpu") * step
         places = (places[:, None] + offsets).reshape(-1)
-    return places.unique().numel() < places.numel()
+    distinct: int = places.unique().numel()
+    return distinct < places.numel()

@@ -15,8 +15,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import AllgatherOptions, ProcessGroupGloo
-from torch.distributed import PrefixStore
+from torch._C._distributed_c10d import AllgatherOptions, PrefixStore, ProcessGroupGloo
 
 from openspyre.device.distributed.calls import (
     Call,
