@@ -42,6 +42,11 @@ class Rank:
         self.come().wait()
 
 
+def spyre(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Zeros on the card."""
+    return torch.zeros(shape, dtype=dtype, device="spyre")
+
+
 def join(store: dist.Store, number: int, count: int, seconds: float, *, near: bool) -> Rank:
     """Makes a rank of a group in this thread, with its end."""
     timeout = timedelta(seconds=seconds)
