@@ -180,8 +180,7 @@ Collective& collective_of(PyObject* object) {
   return *found;
 }
 
-// --- the backend
-// ----------------------------------------------------------------------------------
+// --- the backend ---------------------------------------------------------------------------------
 
 class PythonBackend final : public c10d::Backend {
  public:
@@ -311,8 +310,7 @@ class PythonBackend final : public c10d::Backend {
   std::atomic<uint64_t> calls_{0};
 };
 
-// --- what Python calls
-// ------------------------------------------------------------------------------
+// --- what Python calls ---------------------------------------------------------------------------
 
 PyObject* py_collective_backend(PyObject*, PyObject* args) {
   HANDLE_TH_ERRORS

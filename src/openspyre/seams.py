@@ -232,6 +232,11 @@ DISTRIBUTED: tuple[Seam, ...] = (
         "when torch.distributed exports it with its methods",
     ),
     Seam(
+        "torch._C._distributed_c10d:PrefixStore",
+        "keys of its own for each group; torch.distributed has it, but hides it from type checkers",
+        "when torch.distributed exports it with its types",
+    ),
+    Seam(
         "torch._C._distributed_c10d:AllgatherOptions",
         "a timeout for one call of gloo",
         "when gloo's calls take a timeout",

@@ -10,11 +10,9 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import ProcessGroupGloo
-from torch.distributed import PrefixStore
 
 from openspyre import _C
-from openspyre.device.distributed.exchange import Control, Hosts, path_between
+from openspyre.device.distributed.exchange import Hosts, meet, path_between
 from openspyre.device.distributed.group import Group
 
 T = TypeVar("T")
@@ -33,18 +31,26 @@ class Rank:
         """A tensor of the card whose elements are the rank's number plus one."""
         return torch.full(shape, self.number + 1, dtype=dtype, device="spyre")
 
-    def barrier(self) -> None:
-        """Waits for the other ranks."""
+    def come(self) -> dist.Work:
+        """Calls a barrier; what it gives waits for the other ranks."""
         options = dist.BarrierOptions()
         options.device = torch.device("spyre", 0)
-        self.group.barrier(options).wait()
+        return self.group.barrier(options)
+
+    def barrier(self) -> None:
+        """Waits for the other ranks."""
+        self.come().wait()
+
+
+def spyre(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Zeros on the card."""
+    return torch.zeros(shape, dtype=dtype, device="spyre")
 
 
 def join(store: dist.Store, number: int, count: int, seconds: float, *, near: bool) -> Rank:
     """Makes a rank of a group in this thread, with its end."""
     timeout = timedelta(seconds=seconds)
-    gloo = ProcessGroupGloo(PrefixStore("gloo", store), number, count, timeout)
-    control = Control(gloo, range(count))
+    control = meet(store, number, range(count), timeout)
     path = path_between(control, timeout) if near else Hosts(control)
     group = dist.ProcessGroup(store, number, count)
     backend: Any = _C.collective_backend(Group(control, path, timeout), number, count, 1000)
@@ -53,10 +59,15 @@ def join(store: dist.Store, number: int, count: int, seconds: float, *, near: bo
 
 
 def on_ranks(
-    count: int, act: Callable[[Rank], T], *, near: bool = True, seconds: float = SECONDS
+    count: int,
+    act: Callable[[Rank], T],
+    *,
+    near: bool = True,
+    seconds: float = SECONDS,
+    store: dist.Store | None = None,
 ) -> list[T]:
     """What a function gives on each rank; the first error of a rank is raised."""
-    store = dist.HashStore()
+    store = store or dist.HashStore()
     results: dict[int, T] = {}
     errors: dict[int, BaseException] = {}
 

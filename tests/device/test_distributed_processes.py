@@ -97,7 +97,15 @@ assert on_ranks(2, act) == [[3.0] * 5] * 2
 dist.destroy_process_group()
 assert dist.get_default_backend_for_device("spyre") == "spyreccl"
 assert dist.get_default_backend_for_device(card) == "spyreccl"
-for backend, options in (("spyreccl", {}), (None, {}), ("spyreccl", {"device_id": card}),
+store = dist.FileStore(f"{folder}/store", 2)  # as torchrun has one for a process
+for _ in range(3):
+    dist.init_process_group("spyreccl", store=store, rank=rank, world_size=2,
+                            timeout=timedelta(seconds=20))
+    x = ones(3)
+    dist.all_reduce(x)
+    assert x.tolist() == [3] * 3
+    dist.destroy_process_group()
+for backend, options in ((None, {}), ("spyreccl", {"device_id": card}),
                          ("cpu:gloo,spyre:spyreccl", {"device_id": card})):
     start(backend, **options)
     x = ones(3)
@@ -123,16 +131,17 @@ for backend, options in (("spyreccl", {}), (None, {}), ("spyreccl", {"device_id"
 """,
     "a rank that is killed": """
 start("spyreccl", seconds=60)
-dist.all_reduce(x)
+group = dist.new_group([0, 1])  # its timeout is the default one, half an hour
+dist.all_reduce(x, group=group)
 began = time.monotonic()
 if rank == 1:
     print(name, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 try:
-    dist.all_reduce(x)
+    dist.all_reduce(x, group=group)
     raise AssertionError("nobody is there")
 except dist.DistBackendError as error:
-    assert "all_reduce: another rank has ended" in str(error), error
+    assert "all_reduce: another rank has ended, or has left" in str(error), error
 assert time.monotonic() - began < 50
 """,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -166,5 +167,5 @@ def _say(found: Exit, ran: _Ran, as_json: bool) -> None:
     raise typer.Exit(found.value)
 
 
-RUN_COMMANDS = {"run-plan": run, "verify": verify}
+RUN_COMMANDS: Mapping[str, Callable[..., None]] = {"run-plan": run, "verify": verify}
 """What `spyre-ci` calls them."""

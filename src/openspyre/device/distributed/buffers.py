@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
-
-from openspyre.device.distributed.calls import DTYPES, describe
-from openspyre.errors import SpyreError, Unsupported
 
 
 def flat_bytes(tensor: Tensor) -> Tensor:
@@ -48,50 +43,3 @@ def write(tensor: Tensor, values: Tensor) -> None:
     """Puts values into a tensor of the user's, of as many elements."""
     if tensor.numel():
         tensor.data.copy_(values.reshape(tensor.shape))
-
-
-def check_tensors(what: str, tensors: Sequence[Tensor]) -> Tensor:
-    """Whether one collective can take all of them; the first one comes back.
-
-    Raises:
-        SpyreError: there is none, or they lie on several devices or have several dtypes.
-        Unsupported: they are not dense, or of a dtype that no other rank would know.
-    """
-    if not tensors:
-        raise SpyreError(f"{what}: there is no tensor")
-    first = next((t for t in tensors if t.device.type == "spyre"), None)
-    if first is None:
-        raise SpyreError(
-            f"{what}: the tensors lie on {tensors[0].device}",
-            why="spyreccl moves tensors of cards",
-            hint="init_process_group('cpu:gloo,spyre:spyreccl') takes those of the CPU too",
-        )
-    for place, tensor in enumerate(tensors):
-        if tensor.layout != torch.strided:
-            raise Unsupported(f"{what}: a tensor of layout {tensor.layout}", hint="use to_dense()")
-        if tensor.device != first.device:
-            raise SpyreError(
-                f"{what}: tensor {place} lies on {tensor.device}, others on {first.device}",
-                why="one call moves tensors of one card",
-                hint="move it there with .to()",
-            )
-        if tensor.dtype != first.dtype:
-            raise SpyreError(
-                f"{what}: tensor {place} is {describe(tensor.dtype, tensor.shape)}, "
-                f"others are {describe(first.dtype, first.shape)}",
-                why="one call moves tensors of one dtype",
-                hint="convert it with .to()",
-            )
-    if first.dtype not in DTYPES:
-        raise Unsupported(f"{what}: tensors of {first.dtype}", hint="send them as views of uint8")
-    return first
-
-
-def check_count(what: str, found: int, expected: int, of: str) -> None:
-    """Whether a list or a tensor has as many as it must.
-
-    Raises:
-        SpyreError: it has not.
-    """
-    if found != expected:
-        raise SpyreError(f"{what}: {found} {of}, but {expected} are needed")

@@ -24,8 +24,9 @@ DTYPES: tuple[torch.dtype, ...] = (
     torch.complex32, torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2,
     torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu,
 )  # fmt: skip
-_SHOWN_DIMS = 8
-_FIXED = 8 + _SHOWN_DIMS
+REDUCTIONS = ("", "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
+SHOWN_DIMS = 8
+_FIXED = 8 + SHOWN_DIMS
 
 
 class CollectiveError(SpyreError):
@@ -71,15 +72,17 @@ def describe(dtype: torch.dtype, shape: Sequence[int]) -> str:
     return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
 
 
-REDUCTIONS = ("", "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
+def shown_dims(shape: Sequence[int]) -> list[int]:
+    """The first extents of a shape, as many whole numbers for every shape."""
+    return [*shape[:SHOWN_DIMS], *[0] * (SHOWN_DIMS - len(shape))]
 
 
 def encode(call: Call) -> list[int]:
     """The call as whole numbers."""
-    shape = [*call.shape[:_SHOWN_DIMS], *[0] * (_SHOWN_DIMS - len(call.shape))]
     return [
         KINDS.index(call.kind), DTYPES.index(call.dtype), REDUCTIONS.index(call.reduction),
-        call.root, call.ready, len(call.shape), 0, 0, *shape, *call.sends, *call.takes,
+        call.root, call.ready, len(call.shape), 0, 0, *shown_dims(call.shape),
+        *call.sends, *call.takes,
     ]  # fmt: skip
 
 
@@ -89,7 +92,7 @@ def decode(row: Sequence[int], ranks: int) -> Call:
     return Call(
         kind=KINDS[kind],
         dtype=DTYPES[dtype],
-        shape=tuple(row[8 : 8 + min(rank, _SHOWN_DIMS)]),
+        shape=tuple(row[8 : 8 + min(rank, SHOWN_DIMS)]),
         sends=tuple(row[_FIXED : _FIXED + ranks]),
         takes=tuple(row[_FIXED + ranks : _FIXED + 2 * ranks]),
         reduction=REDUCTIONS[reduction],

@@ -72,11 +72,10 @@ class Run:
     def broadcast(self, tensor: Tensor, root: int) -> None:
         """The root's values for everyone."""
         if self._control.rank == root:
-            return self._exchange(
-                "broadcast", tensor, self._everyone(flat_bytes(packed(tensor))), {}, True, root=root
-            )
+            given = self._everyone(flat_bytes(packed(tensor)))
+            return self._exchange("broadcast", tensor, given, {}, alike=True, root=root)
         target = Target(tensor)
-        self._exchange("broadcast", tensor, {}, {root: target.bytes}, True, root=root)
+        self._exchange("broadcast", tensor, {}, {root: target.bytes}, alike=True, root=root)
         target.settle()
 
     def all_reduce(self, tensor: Tensor, op: Reduction) -> None:
@@ -86,7 +85,8 @@ class Run:
         if ranks > 2 and source.numel() * source.element_size() > _SHARED_OUT:
             return write(tensor, self._shared_out(tensor, source, op))
         stacked, taken = self._stack(source)
-        self._exchange("all_reduce", tensor, self._everyone(flat_bytes(source)), taken, True, op=op)
+        given = self._everyone(flat_bytes(source))
+        self._exchange("all_reduce", tensor, given, taken, alike=True, op=op)
         write(tensor, self._reduced(stacked, op))
 
     def reduce(self, tensor: Tensor, op: Reduction, root: int) -> None:
@@ -94,9 +94,9 @@ class Run:
         source = packed(tensor).reshape(-1)
         if self._control.rank != root:
             given = {root: flat_bytes(source)}
-            return self._exchange("reduce", tensor, given, {}, True, op=op, root=root)
+            return self._exchange("reduce", tensor, given, {}, alike=True, op=op, root=root)
         stacked, taken = self._stack(source)
-        self._exchange("reduce", tensor, {}, taken, True, op=op, root=root)
+        self._exchange("reduce", tensor, {}, taken, alike=True, op=op, root=root)
         write(tensor, self._reduced(stacked, op))
 
     def all_gather(self, pair: tuple[Tensor, Sequence[Tensor]]) -> None:
@@ -112,7 +112,7 @@ class Run:
         if tensor.numel():
             self._gathered("all_gather_into_tensor", tensor, parts)
         else:
-            self._exchange("all_gather_into_tensor", tensor, {}, {}, True)
+            self._exchange("all_gather_into_tensor", tensor, {}, {}, alike=True)
         whole.settle()
 
     def gather(self, pair: tuple[Tensor, Sequence[Tensor]], root: int) -> None:
@@ -121,11 +121,11 @@ class Run:
         me = self._control.rank
         if me != root:
             given = {root: flat_bytes(packed(tensor))}
-            return self._exchange("gather", tensor, given, {}, True, root=root)
+            return self._exchange("gather", tensor, given, {}, alike=True, root=root)
         targets = [Target(output) for output in outputs]
         taken = {rank: target.bytes for rank, target in enumerate(targets)}
         self._own(targets[me], tensor)
-        self._exchange("gather", tensor, {}, taken, True, root=root)
+        self._exchange("gather", tensor, {}, taken, alike=True, root=root)
         for target in targets:
             target.settle()
 
@@ -179,8 +179,8 @@ class Run:
         shown: Tensor,
         given: dict[int, Tensor],
         taken: dict[int, Tensor],
-        alike: bool = False,
         *,
+        alike: bool = False,
         op: Reduction | None = None,
         root: int = -1,
     ) -> None:
@@ -250,7 +250,7 @@ class Run:
         source = packed(tensor)
         taken = {rank: target.bytes for rank, target in enumerate(targets)}
         given = self._everyone(flat_bytes(source))
-        self._exchange(kind, tensor if shown is None else shown, given, taken, True, op=op)
+        self._exchange(kind, tensor if shown is None else shown, given, taken, alike=True, op=op)
         self._own(targets[self._control.rank], source)
         for target in targets:
             target.settle()

@@ -6,6 +6,7 @@ shared memory where all ranks of the group reach each other's, over gloo otherwi
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import AllgatherOptions
+from torch._C._distributed_c10d import AllgatherOptions, PrefixStore, ProcessGroupGloo
 
 from openspyre.device.distributed.calls import (
     Call,
@@ -25,6 +26,7 @@ from openspyre.device.distributed.calls import (
     encode,
 )
 from openspyre.device.distributed.shared import Address, OwnSegment, Segment, attach
+from openspyre.errors import SpyreError
 
 WINDOW = 8 << 20  # bytes that a rank shows the others at a time; there are two
 _EXCHANGE_TAG = 0  # messages have others
@@ -77,7 +79,11 @@ class Control:
             CollectiveError: this rank has left.
         """
         if self._gloo is None:
-            raise CollectiveError("this process group has failed before")
+            raise CollectiveError(
+                "this process group has failed before",
+                why="this rank has left it",
+                hint="end it with destroy_process_group() and start again",
+            )
         return self._gloo
 
     def leave(self) -> None:
@@ -86,10 +92,10 @@ class Control:
 
     def say(self, numbers: Sequence[int], timeout: timedelta) -> list[list[int]]:
         """Gives whole numbers to every rank; the same count from each comes back, by rank."""
-        mine = torch.tensor(numbers, dtype=torch.int64)
+        mine = torch.tensor(numbers, dtype=torch.int64, device="cpu")
         if self.ranks == 1:
             return [mine.tolist()]
-        everyone = torch.empty(self.ranks, len(numbers), dtype=torch.int64)
+        everyone = torch.empty(self.ranks, len(numbers), dtype=torch.int64, device="cpu")
         options = AllgatherOptions()
         options.timeout = timeout
         with lost_ranks(timeout):
@@ -97,17 +103,42 @@ class Control:
         return everyone.tolist()
 
 
+def meet(store: Any, rank: int, world_ranks: Sequence[int], timeout: timedelta) -> Control:
+    """Joins the ranks of a group, which all call this with one store of torch's.
+
+    They may have met over it before: what they left there is not read again, because each time has
+    keys of its own, by how often this rank has come.
+    """
+    ours = PrefixStore("spyreccl", store)
+    times = ours.add(f"times of rank {rank}", 1)
+    gloo = ProcessGroupGloo(PrefixStore(f"time {times}", ours), rank, len(world_ranks), timeout)
+    return Control(gloo, world_ranks)
+
+
 @contextmanager
 def lost_ranks(timeout: timedelta) -> Iterator[None]:
-    """Turns gloo's errors into ones that say what they mean here."""
+    """Turns gloo's errors into ones that say what they mean here.
+
+    Raises:
+        RankLost: a rank did not answer in time; or, if time was left, its connection was closed.
+    """
+    began = time.monotonic()
     try:
         yield
+    except SpyreError:
+        raise  # this rank's own
     except RuntimeError as error:
-        raise RankLost(
-            f"another rank has ended, or has not answered within {timeout.total_seconds():g} s",
-            why=f"gloo says: {error}",
-            hint="look for the rank that failed first; every rank must make the same calls",
-        ) from error
+        seconds = timeout.total_seconds()
+        if time.monotonic() - began < seconds:
+            what = "another rank has ended, or has left the group because of an error"
+            hint = "look for the rank that failed first, and at its error"
+        else:
+            what = f"another rank has not answered within {seconds:g} s"
+            hint = (
+                "every rank must make the same calls; for slow ones give a longer timeout to "
+                "init_process_group or new_group"
+            )
+        raise RankLost(what, why=f"gloo says: {error}", hint=hint) from error
 
 
 class Shared:
@@ -123,13 +154,13 @@ class Shared:
         self._half = 0
 
     def begin(self, moved: Bytes) -> None:
-        """Shows the first piece of every lane."""
+        """Shows the first piece for every rank."""
         self._half ^= 1
         self._write(moved, 0)
 
     def end(self, moved: Bytes, calls: Sequence[Call], timeout: timedelta) -> None:
         """Reads the pieces of the others, and shows and reads what is left."""
-        rounds = max(self._rounds(call.sends, moved.alike) for call in calls)
+        rounds = max(self._rounds(call.sends, alike=moved.alike) for call in calls)
         for trip in range(rounds):
             if trip:
                 self._half ^= 1
@@ -137,16 +168,16 @@ class Shared:
                 self._control.say([trip], timeout)
             self._read(moved, calls, trip)
 
-    def _rounds(self, sends: Sequence[int], alike: bool) -> int:
-        return -(-max(sends) // _piece(sends, alike))
+    def _rounds(self, sends: Sequence[int], *, alike: bool) -> int:
+        return -(-max(sends) // _piece(sends, alike=alike))
 
     def _window(self, segment: Segment) -> Tensor:
         return segment.bytes[self._half * WINDOW : (self._half + 1) * WINDOW]
 
     def _write(self, moved: Bytes, trip: int) -> None:
         sends = [t.numel() for t in moved.given]
-        piece, window = _piece(sends, moved.alike), self._window(self._own)
-        for to, at in _lanes(sends, moved.alike, self._control.rank):
+        piece, window = _piece(sends, alike=moved.alike), self._window(self._own)
+        for to, at in _offsets(sends, self._control.rank, alike=moved.alike).items():
             part = moved.given[to][trip * piece : (trip + 1) * piece]
             window[at : at + part.numel()].copy_(part)
 
@@ -155,24 +186,25 @@ class Shared:
         for giver, call in enumerate(calls):
             if giver == me or not call.sends[me]:
                 continue
-            piece, window = _piece(call.sends, moved.alike), self._window(self._others[giver])
-            at = 0 if moved.alike else dict(_lanes(call.sends, False, giver))[me]
+            piece = _piece(call.sends, alike=moved.alike)
+            window = self._window(self._others[giver])
+            at = 0 if moved.alike else _offsets(call.sends, giver, alike=False)[me]
             part = moved.taken[giver][trip * piece : (trip + 1) * piece]
             part.copy_(window[at : at + part.numel()])
 
 
-def _lanes(sends: Sequence[int], alike: bool, giver: int) -> list[tuple[int, int]]:
-    """(rank, offset in the window) of what a rank shows."""
-    to = [rank for rank, size in enumerate(sends) if size and rank != giver]
+def _offsets(sends: Sequence[int], giver: int, *, alike: bool) -> dict[int, int]:
+    """Where in its window a rank shows what it gives, by rank that takes it."""
+    takers = [rank for rank, size in enumerate(sends) if size and rank != giver]
     if alike:
-        return [(rank, 0) for rank in to[:1]]
-    return [(rank, place * _piece(sends, False)) for place, rank in enumerate(to)]
+        return dict.fromkeys(takers[:1], 0)
+    return {rank: place * _piece(sends, alike=False) for place, rank in enumerate(takers)}
 
 
-def _piece(sends: Sequence[int], alike: bool) -> int:
-    """Bytes of one lane in a window."""
-    lanes = 1 if alike else max(1, sum(1 for size in sends if size))
-    return WINDOW // lanes // _ALIGN * _ALIGN
+def _piece(sends: Sequence[int], *, alike: bool) -> int:
+    """Bytes that a window shows each taker at a time."""
+    takers = 1 if alike else max(1, sum(1 for size in sends if size))
+    return WINDOW // takers // _ALIGN * _ALIGN
 
 
 class Hosts:
@@ -188,7 +220,7 @@ class Hosts:
         """Sends every rank its bytes and receives theirs."""
         me, gloo = self._control.rank, self._control.gloo
         found = {
-            rank: torch.empty(call.sends[me], dtype=torch.uint8)
+            rank: torch.empty(call.sends[me], dtype=torch.uint8, device="cpu")
             for rank, call in enumerate(calls)
             if rank != me and call.sends[me]
         }
@@ -227,7 +259,7 @@ def exchange(
 
     Raises:
         CollectiveError: the ranks make different calls; all of them raise it.
-        RuntimeError: gloo's, a rank is gone or does not answer.
+        RankLost: one is gone or does not answer.
     """
     path.begin(moved)
     rows = control.say(encode(call), timeout)

@@ -15,14 +15,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo
 from torch.distributed import Work
 
 from openspyre import _C
-from openspyre.device.distributed.buffers import check_count, check_tensors
 from openspyre.device.distributed.calls import CollectiveError, RankLost
+from openspyre.device.distributed.checks import (
+    check_count,
+    check_outputs,
+    check_rank,
+    check_tag,
+    check_tensors,
+)
 from openspyre.device.distributed.collectives import Collectives, Run
-from openspyre.device.distributed.exchange import Control, Path, path_between
+from openspyre.device.distributed.exchange import Control, Path, meet, path_between
 from openspyre.device.distributed.lanes import Done, Job, Lane
 from openspyre.device.distributed.messages import Messages
 from openspyre.device.distributed.reductions import Reduction, prepare, reduction
@@ -41,11 +46,10 @@ def create(options: Any) -> Any:
 
 def _joined(store: Any, rank: int, world_ranks: Sequence[int], timeout: timedelta) -> Any:
     """The backend of a group; all its ranks call this."""
-    size = len(world_ranks)
-    gloo = ProcessGroupGloo(PrefixStore("spyreccl", store), rank, size, timeout)
-    control = Control(gloo, world_ranks)
+    control = meet(store, rank, world_ranks, timeout)
     group = Group(control, path_between(control, timeout), timeout)
-    return _C.collective_backend(group, rank, size, round(timeout / timedelta(milliseconds=1)))
+    milliseconds = round(timeout / timedelta(milliseconds=1))
+    return _C.collective_backend(group, rank, control.ranks, milliseconds)
 
 
 class Group:
@@ -65,10 +69,12 @@ class Group:
     def broadcast(self, tensors: list[Tensor], options: Any) -> Work:
         """The root's tensor for every rank."""
         first = check_tensors("broadcast", tensors)
-        root = options.rootRank
+        root = self._root("broadcast", options)
         return self._start(
-            "broadcast", first, options, tensors, lambda run: run.each(run.broadcast, tensors, root)
-        )
+            "broadcast", first, options, tensors,
+            lambda run: run.each(run.broadcast, tensors, root),
+            written=[] if root == self._control.rank else tensors,
+        )  # fmt: skip
 
     def all_reduce(self, tensors: list[Tensor], options: Any) -> Work:
         """A reduction over ranks, for every rank; of several tensors one by one."""
@@ -82,19 +88,22 @@ class Group:
     def reduce(self, tensors: list[Tensor], options: Any) -> Work:
         """A reduction over ranks, for the root."""
         first = check_tensors("reduce", tensors)
+        root = self._root("reduce", options)
         op = reduction(options.reduceOp, first, "reduce")
         self._prepare(op, tensors)
-        root = options.rootRank
         return self._start(
-            "reduce", first, options, tensors, lambda run: run.each(run.reduce, tensors, op, root)
-        )
+            "reduce", first, options, tensors,
+            lambda run: run.each(run.reduce, tensors, op, root),
+            written=tensors if root == self._control.rank else [],
+        )  # fmt: skip
 
     def all_gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], options: Any) -> Work:
         """Every rank's tensor for every rank; sizes may differ between ranks."""
         first = check_tensors("all_gather", [*inputs, *(t for row in outputs for t in row)])
         check_count("all_gather", len(outputs), len(inputs), "lists of outputs")
-        for row in outputs:
+        for row, given in zip(outputs, inputs, strict=True):
             check_count("all_gather", len(row), self._control.ranks, "outputs")
+            self._check_own("all_gather", given, row)
         return self._start(
             "all_gather", first, options, [t for row in outputs for t in row],
             lambda run: run.each(run.all_gather, list(zip(inputs, outputs, strict=True))),
@@ -115,6 +124,7 @@ class Group:
         """Every rank's tensor for every rank, one after the other in one tensor."""
         what = "all_gather_into_tensor"
         first = check_tensors(what, [*inputs, *outputs])
+        check_count(what, len(outputs), len(inputs), "outputs")
         for output, given in zip(outputs, inputs, strict=True):
             needed = self._control.ranks * given.numel()
             check_count(what, output.numel(), needed, "elements of the output")
@@ -125,9 +135,11 @@ class Group:
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], options: Any) -> Work:
         """Every rank's tensor for the root."""
-        taken = self._of_root("gather", outputs, options.rootRank, "outputs")
+        root = self._root("gather", options)
+        taken = self._of_root("gather", outputs, root, "outputs")
         first = check_tensors("gather", [*inputs, *taken])
-        root = options.rootRank
+        if taken:
+            self._check_own("gather", inputs[0], taken)
         return self._start(
             "gather", first, options, taken,
             lambda run: run.each(run.gather, [(inputs[0], taken)], root),
@@ -135,9 +147,11 @@ class Group:
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], options: Any) -> Work:
         """A tensor of the root's for each rank."""
-        given = self._of_root("scatter", inputs, options.rootRank, "inputs")
+        root = self._root("scatter", options)
+        given = self._of_root("scatter", inputs, root, "inputs")
         first = check_tensors("scatter", [*outputs, *given])
-        root = options.rootRank
+        if given:
+            self._check_own("scatter", outputs[0], given)
         return self._start(
             "scatter", first, options, outputs,
             lambda run: run.each(run.scatter, [(given, outputs[0])], root),
@@ -149,10 +163,10 @@ class Group:
         """A reduction over ranks of one input for each rank; sizes may differ between ranks."""
         what = "reduce_scatter"
         first = check_tensors(what, [*outputs, *(t for row in inputs for t in row)])
+        check_count(what, len(outputs), len(inputs), "outputs")
         for output, row in zip(outputs, inputs, strict=True):
             check_count(what, len(row), self._control.ranks, "inputs")
-            mine = row[self._control.rank].numel()
-            check_count(what, output.numel(), mine, "elements of the output")
+            self._check_own(what, output, row)
         op = reduction(options.reduceOp, first, what)
         self._prepare(op, outputs)
         return self._start(
@@ -166,6 +180,7 @@ class Group:
         """The same with the inputs one after the other in one tensor."""
         what = "reduce_scatter_tensor"
         first = check_tensors(what, [*outputs, *inputs])
+        check_count(what, len(outputs), len(inputs), "outputs")
         for output, given in zip(outputs, inputs, strict=True):
             needed = self._control.ranks * output.numel()
             check_count(what, given.numel(), needed, "elements of the input")
@@ -188,6 +203,8 @@ class Group:
         ranks = self._control.ranks
         gives = dim_splits(what, given, given_sizes, ranks, "input")
         takes = dim_splits(what, output, taken_sizes, ranks, "output")
+        me = self._control.rank
+        check_count(what, takes[me][1], gives[me][1], "elements from this rank itself")
         return self._start(
             what, first, options, [output],
             lambda run: run.all_to_all_single(given, output, gives, takes),
@@ -198,8 +215,7 @@ class Group:
         first = check_tensors("all_to_all", [*inputs, *outputs])
         for tensors, of in ((inputs, "inputs"), (outputs, "outputs")):
             check_count("all_to_all", len(tensors), self._control.ranks, of)
-        me = self._control.rank
-        check_count("all_to_all", outputs[me].numel(), inputs[me].numel(), "elements of its own")
+        self._check_own("all_to_all", inputs[self._control.rank], outputs)
         return self._start(
             "all_to_all", first, options, outputs, lambda run: run.all_to_all(inputs, outputs)
         )
@@ -208,12 +224,14 @@ class Group:
         """Waits until every rank has come here."""
         index = options.device.index if options.device is not None else None
         index = torch.accelerator.current_device_index() if index is None else index
-        mark = torch.empty(0, device=torch.device("spyre", index))
+        mark = _mark(index)
         return self._start("barrier", mark, options, [], lambda run: run.barrier(mark))
 
     def send(self, tensors: list[Tensor], to: int, tag: int) -> Work:
         """Sends a tensor to a rank."""
         tensor = self._one("send", tensors)
+        check_rank("send", to, self._control.ranks, "receiver")
+        check_tag("send", tag)
 
         def act(run: Run) -> None:
             run.took(run.ready, self._messages.send(tensor, to, tag, run.ready, run.timeout))
@@ -223,6 +241,9 @@ class Group:
     def receive(self, tensors: list[Tensor], source: int | None, tag: int) -> Work:
         """Receives a tensor from a rank, or from any one."""
         tensor = self._one("receive", tensors)
+        if source is not None:
+            check_rank("receive", source, self._control.ranks, "sender")
+        check_tag("receive", tag)
 
         def act(run: Run) -> None:
             size, run.source, ready = self._messages.receive(tensor, source, tag, run.timeout)
@@ -239,15 +260,18 @@ class Group:
         """The work object of all that was called since."""
         works, self._together = self._together or [], None
         if not works:
-            raise SpyreError("coalescing: there was no call between its start and its end")
+            raise SpyreError(
+                "coalescing: there was no call between its start and its end",
+                hint="call collectives of this group there",
+            )
 
         def act(run: Run) -> None:
             for work, part in works:
                 work.wait()
                 run.ends = max(run.ends, part.ends)
 
-        device = torch.empty(0, device=torch.device("spyre", works[0][1].device))
-        return self._start("coalesced calls", device, None, [], act, lane="together")
+        mark = _mark(works[0][1].device)
+        return self._start("coalesced calls", mark, None, [], act, lane="together")
 
     def split(self, store: Any, ranks: list[int], timeout: timedelta) -> Any:
         """The backend of a group of some of the ranks, this one among them."""
@@ -283,8 +307,11 @@ class Group:
         act: Callable[[Run], None],
         *,
         lane: str = "collectives",
+        written: Sequence[Tensor] | None = None,
     ) -> Work:
+        """Gives a lane what to do; `written` are the outputs that this rank writes, if not all."""
         self._check_usable(name)
+        check_outputs(name, outputs if written is None else written)
         device = first.device.index
         ready = _C.card_time(device) if _C.is_timing() else None
         run = self._collectives.run(device, ready, self._time_for(options))
@@ -316,7 +343,9 @@ class Group:
                 hint="end it with destroy_process_group() and start again",
             )
         if not self._end.alive:
-            raise CollectiveError(f"{name}: this process group was ended")
+            raise CollectiveError(
+                f"{name}: this process group was ended", hint="start another one with new_group()"
+            )
 
     @contextmanager
     def _watched(self, name: str) -> Iterator[None]:
@@ -348,6 +377,16 @@ class Group:
         check_count(what, len(tensors), 1, "tensors")
         return check_tensors(what, tensors)
 
+    def _root(self, what: str, options: Any) -> int:
+        root: int = options.rootRank
+        check_rank(what, root, self._control.ranks, "root")
+        return root
+
+    def _check_own(self, what: str, tensor: Tensor, others: Sequence[Tensor]) -> None:
+        """Whether a rank's tensor is as large as the one of a list that it gives itself."""
+        mine = others[self._control.rank].numel()
+        check_count(what, tensor.numel(), mine, "elements for this rank's own part")
+
     def _of_root(
         self, what: str, lists: Sequence[Sequence[Tensor]], root: int, of: str
     ) -> Sequence[Tensor]:
@@ -358,6 +397,11 @@ class Group:
         check_count(what, len(lists), 1, f"lists of {of}")
         check_count(what, len(lists[0]), self._control.ranks, of)
         return lists[0]
+
+
+def _mark(device: int) -> Tensor:
+    """What a call without tensors shows: every rank the same."""
+    return torch.empty(0, dtype=torch.uint8, device=torch.device("spyre", device))
 
 
 class Health:

@@ -16,15 +16,20 @@ import torch
 from torch import Tensor
 
 from openspyre.device.distributed.buffers import Target, flat_bytes, packed
-from openspyre.device.distributed.calls import DTYPES, CollectiveError, describe
+from openspyre.device.distributed.calls import (
+    DTYPES,
+    SHOWN_DIMS,
+    CollectiveError,
+    describe,
+    shown_dims,
+)
 from openspyre.device.distributed.exchange import Control, lost_ranks
 from openspyre.device.distributed.shared import Address, OwnSegment, Segment, attach
 
 if TYPE_CHECKING:
     from torch.distributed import Work
 
-_SHOWN_DIMS = 8
-_HEAD = 4 + _SHOWN_DIMS + 4
+_HEAD = 4 + SHOWN_DIMS + 4  # whole numbers that say what comes
 _SMALLEST = 4096  # bytes of a segment
 _KEPT = 4  # segments that wait for the next message
 _POLL = 0.002  # seconds
@@ -47,8 +52,9 @@ class Messages:
         segment = self._filled(contents) if self._near else None
         address = segment.address.numbers() if segment else [0, 0, 0, 0]
         head = [DTYPES.index(source.dtype), size, ready, source.dim()]
-        dims = [*source.shape[:_SHOWN_DIMS], *[0] * (_SHOWN_DIMS - source.dim())]
-        row = torch.tensor([*head, *dims, *address], dtype=torch.int64)
+        row = torch.tensor(
+            [*head, *shown_dims(source.shape), *address], dtype=torch.int64, device="cpu"
+        )
         staged = [row] if segment or not size else [row, contents.cpu()]
         with lost_ranks(timeout):
             works = [
@@ -73,15 +79,15 @@ class Messages:
         """
         row, source = self._head(source, tag, timeout)
         dtype, size, ready, dim, *rest = row
-        shown = describe(DTYPES[dtype], rest[: min(dim, _SHOWN_DIMS)])
+        shown = describe(DTYPES[dtype], rest[: min(dim, SHOWN_DIMS)])
         fits = DTYPES[dtype] == tensor.dtype and size == tensor.numel() * tensor.element_size()
         if self._near:
-            segment = self._reach(Address(*rest[_SHOWN_DIMS:]))
+            segment = self._reach(Address(*rest[SHOWN_DIMS:]))
             if fits:
                 _fill(tensor, segment.bytes[:size])
             segment.taken = True
         elif size:
-            contents = torch.empty(size, dtype=torch.uint8)
+            contents = torch.empty(size, dtype=torch.uint8, device="cpu")
             with lost_ranks(timeout):
                 self._control.gloo.recv([contents], source, _head_tag(tag) + 1).wait(timeout)
             if fits:
@@ -104,7 +110,8 @@ class Messages:
         self._sent.clear()
 
     def _head(self, source: int | None, tag: int, timeout: timedelta) -> tuple[list[int], int]:
-        gloo, row = self._control.gloo, torch.empty(_HEAD, dtype=torch.int64)
+        gloo = self._control.gloo
+        row = torch.empty(_HEAD, dtype=torch.int64, device="cpu")
         with lost_ranks(timeout):
             if source is not None:
                 gloo.recv([row], source, _head_tag(tag)).wait(timeout)

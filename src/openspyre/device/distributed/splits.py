@@ -26,7 +26,8 @@ def dim_splits(
     sizes = list(sizes) or [rows // ranks] * ranks
     if len(sizes) != ranks or sum(sizes) != rows or min(sizes) < 0:
         raise SpyreError(
-            f"{what}: {of}_split_sizes {sizes} do not deal out {rows} rows to {ranks} ranks"
+            f"{what}: {of}_split_sizes {sizes} do not deal out {rows} rows to {ranks} ranks",
+            hint="give one size for each rank, together as many as there are rows",
         )
     row = tensor.numel() // max(1, rows)
     return spans([size * row for size in sizes])
