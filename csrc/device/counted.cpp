@@ -83,14 +83,18 @@ bool is_mask(const optional<Tensor>& index) {
          (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte);
 }
 
-// Programs take whole numbers on the device.
+// Whether all are whole numbers on the device, which is what programs take.
 bool fits(const Tensor& self, const Indices& indices) {
+  bool all = true;
   for (const auto& each : indices) {
     const optional<Tensor> index = each;
-    if (is_mask(index)) return false;
-    if (index && index->defined() && index->device() != self.device()) return false;
+    if (is_mask(index)) all = false;
+    if (!index || !index->defined() || index->device() == self.device()) continue;
+    TORCH_CHECK(index->is_cpu(), "indices should be either on cpu or on the same device as the ",
+                "indexed tensor (", self.device(), "), but one is on ", index->device());
+    all = false;
   }
-  return true;
+  return all;
 }
 
 // Whether a mask that begins at a dim of `self` is as large as what it chooses from.

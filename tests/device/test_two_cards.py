@@ -78,7 +78,8 @@ assert torch.zeros(12, dtype=torch.int64, device="spyre:1").copy_(one).tolist() 
 mixed = "on the same device"
 square = torch.ones(3, 3, device="spyre:0"), torch.ones(3, 3, device="spyre:1")
 for op in (torch.add, torch.mm, lambda a, b: torch.cat([a, b]), lambda a, b: a * b.sum(),
-           lambda a, b: a[b[0].long()], lambda a, b: torch.add(a, 1, out=b),
+           lambda a, b: a[b[0].long()], lambda a, b: a[b > 0], lambda a, b: a.cpu()[b > 0],
+           lambda a, b: a.index_put_((b[0].long(),), a[0]), lambda a, b: torch.add(a, 1, out=b),
            lambda a, b: a.add_(b), lambda a, b: torch.nn.functional.linear(a, b),
            torch.compile(lambda a, b: a + b)):
     fails(lambda: op(*square), mixed)
