@@ -31,7 +31,8 @@ def _head(found: Sequence[Outcome]) -> Iterator[str]:
     yield (
         f"{len(found)} types: {len(ran)} ran, {counted[State.SKIPPED]} cannot run here (each with"
         f" its reason below), {counted[State.BUILT]} were only built. What is not listed was not"
-        " looked at. `results/models.json` has the commit of each that ran."
+        " looked at; configs that are only parts of others, without a model class, are no types."
+        " `results/models.json` has the commit of each that ran."
     )
     yield ""
     yield "| | " + " | ".join(state.value for state in RAN) + " |"
