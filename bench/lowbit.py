@@ -1,14 +1,17 @@
 """Weights of few bits: card time, bytes and error of a linear in every form that torchao makes of
-it, and MiniLM's embeddings with its linears in these forms.
+it, and, with --minilm, MiniLM's embeddings with its linears in these forms.
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
+import sys
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from measurement import Measurement, report
+from measurement import Measurement, options, report
 from torch import nn
 from torchao.quantization import (
     Float8WeightOnlyConfig,
@@ -24,7 +27,6 @@ from openspyre.hf.weights import fetch
 from openspyre.runtime.profiler import profile
 from openspyre.tools.embedding import load_encoder
 
-WIDTH, ROWS = 4096, (1, 64, 512)
 FORMS: dict[str, Any] = {
     "fp16": None,
     "fp8 weights": Float8WeightOnlyConfig(),
@@ -40,15 +42,24 @@ FORMS: dict[str, Any] = {
 SENTENCES = ["A man is eating food.", "The girl is carrying a baby."] * 4
 
 
-def linears() -> list[Measurement]:
+def parsed() -> argparse.Namespace:
+    parser = options("Card time, bytes and error of linears with weights of few bits.")
+    parser.add_argument("--width", type=int, default=1024, help="of the linear (1024)")
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 64], help="of its input (1 64)")
+    parser.add_argument("--minilm", action="store_true", help="MiniLM in every form, too: minutes")
+    return parser.parse_args()
+
+
+def linears(width: int, sizes: Sequence[int]) -> list[Measurement]:
     torch.manual_seed(0)
-    base = nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False)).half()
-    found, plain = [], {}
-    for name, config in FORMS.items():
+    base = nn.Sequential(nn.Linear(width, width, bias=False)).half()
+    found: list[Measurement] = []
+    plain: dict[int, float] = {}
+    for name, config in forms(f"linear of {width}"):
         model = quantized(base, config)
         call = torch.compile(model.to("spyre"))
-        for rows in ROWS:
-            x = torch.randn(rows, WIDTH).half()
+        for rows in sizes:
+            x = torch.randn(rows, width).half()
             with torch.no_grad(), profile() as measured:
                 y = call(x.to("spyre")).cpu()
             us = sum(kernel.microseconds for kernel in measured.kernels)
@@ -68,7 +79,7 @@ def sentences() -> list[Measurement]:
     ((_, ids, mask),) = tokens.batches(len(SENTENCES))
     expected = encoder.model(input_ids=ids, attention_mask=mask).last_hidden_state
     found, half = [], encoder.model.half()
-    for name, config in FORMS.items():
+    for name, config in forms("MiniLM"):
         model = quantized(half, config)
         call = torch.compile(model.to("spyre"))
         with torch.no_grad(), profile() as measured:
@@ -78,6 +89,13 @@ def sentences() -> list[Measurement]:
         detail = f"relative error of hidden states {error:.2%}"
         found.append(Measurement("lowbit", f"MiniLM, {name}", us, "us", None, detail))
     return found
+
+
+def forms(what: str) -> Iterator[tuple[str, Any]]:
+    """The forms, told on stderr as they come."""
+    for number, (name, config) in enumerate(FORMS.items(), 1):
+        print(f"{what}: {number} of {len(FORMS)}: {name} ...", file=sys.stderr, flush=True)
+        yield name, config
 
 
 def quantized(base: nn.Module, config: Any) -> nn.Module:
@@ -94,4 +112,6 @@ def apart(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 if __name__ == "__main__":
-    report([*linears(), *sentences()])
+    chosen = parsed()
+    measured = linears(chosen.width, chosen.rows)
+    report([*measured, *(sentences() if chosen.minilm else ())], chosen)

@@ -50,7 +50,7 @@ def mask(kind: str, *sizes: int) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int64, torch.bool])
 def test_nonzero(dtype: torch.dtype) -> None:
-    for sizes in ((), (0,), (1,), (33,), (3, 4), (2, 0, 3), (2, 3, 5)):
+    for sizes in ((), (0,), (1,), (33,), (2, 3, 5)):
         both(torch.nonzero, numbers(*sizes, dtype=dtype))
 
 

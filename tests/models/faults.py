@@ -18,7 +18,9 @@ def no_rotation(model: nn.Module) -> None:
 def one_weight_row(model: nn.Module) -> None:
     """One output of one projection is another's, as from a wrong slice."""
     with torch.no_grad():
-        row = next(p for n, p in model.named_parameters() if n.endswith("o_proj.weight"))
+        row = next(
+            p for n, p in model.named_parameters() if n.endswith("attention.output.dense.weight")
+        )
         row[3] = row[4]
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import openspyre
+from openspyre.hf import coverage
 from openspyre.hf.coverage import Plan, answer, surveyed
 from openspyre.hf.outcomes import Lane, Outcome, State, read
 from openspyre.hf.recipes import recipes
@@ -20,7 +21,7 @@ from openspyre.hf.shares import shares, uses, weighted_types
 from openspyre.hf.tiny_inputs import Calls, inputs_of
 from openspyre.hf.tiny_judge import Allowed, allowed, flipped, judged
 from openspyre.hf.tiny_model import Tiny, build, model_types
-from openspyre.hf.tiny_trial import tried, untraceable
+from openspyre.hf.tiny_trial import Fault, tried, untraceable
 from openspyre.tools.cli import app
 from openspyre.tools.models import report
 from openspyre.tools.models_page import page
@@ -50,9 +51,11 @@ def test_a_decoder_generates() -> None:
     assert (found.kind, found.generated) == ("decoder", True)
 
 
-@pytest.mark.parametrize("fault", [faults.no_rotation, faults.one_weight_row])
-def test_a_planted_fault_is_wrong(fault: object) -> None:
-    found = tried("llama", _silent, lanes=("eager",), fault=fault)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("name", "fault"), [("llama", faults.no_rotation), ("bert", faults.one_weight_row)]
+)
+def test_a_planted_fault_is_wrong(name: str, fault: Fault) -> None:
+    found = tried(name, _silent, lanes=("eager",), fault=fault)
     assert found.state is State.WRONG
     assert found.eager is not None
     assert "off by" in found.eager.reason
@@ -73,6 +76,16 @@ def test_what_the_cpu_cannot_run_is_skipped_with_its_reason() -> None:
     found = tried("timm_backbone", _silent)
     assert found.state is State.SKIPPED
     assert "timm" in found.reason
+
+
+def test_what_is_only_built_says_so() -> None:
+    built = tried("bert", _silent, lanes=())
+    assert built.state is State.BUILT
+    assert (built.model, built.eager, built.compiled) == ("BertForMaskedLM", None, None)
+    assert built.parameters == build("bert", recipes()).parameters
+    refused = tried("vision-encoder-decoder", _silent, lanes=())
+    assert refused.state is State.SKIPPED
+    assert refused.reason.startswith("CannotBuild: it is no model")
 
 
 def test_what_torch_cannot_trace_says_nothing_about_the_card() -> None:
@@ -97,6 +110,31 @@ def test_a_process_that_dies_costs_one_type(tmp_path: Path) -> None:
     # What is kept is taken.
     (again,) = surveyed(["bert"], Plan(1, kept=tmp_path, resume=True))
     assert again == dead
+
+
+def test_a_lane_keeps_what_was_found_of_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, wrong = Lane(State.RIGHT), Lane(State.WRONG, "output 0 is off by 3")
+    asked = []
+
+    def found(context: object, name: str, plan: Plan) -> Outcome:
+        asked.append(plan.lanes)
+        eager, compiled = ("eager" in plan.lanes, "compiled" in plan.lanes)
+        ran = right if eager else None, wrong if compiled else None
+        return Outcome(name, model="M", eager=ran[0], compiled=ran[1])
+
+    monkeypatch.setattr(coverage, "_tried", found)
+    for lanes in (("eager",), ("compiled",), ()):
+        list(surveyed(["bert"], Plan(1, kept=tmp_path, lanes=lanes)))
+    (both,) = surveyed(["bert"], Plan(1, kept=tmp_path, resume=True))
+    assert (both.eager, both.compiled) == (right, wrong)
+    assert asked == [("eager",), ("compiled",), ()]
+    # A run that died says nothing about the other one.
+    right = Lane(State.RAISED, "died")
+    list(surveyed(["gpt2"], Plan(1, kept=tmp_path, lanes=("eager",))))
+    list(surveyed(["gpt2"], Plan(1, kept=tmp_path, lanes=("compiled",), resume=True)))
+    assert asked[3:] == [("eager",), ("compiled",)]
 
 
 def test_a_process_that_hangs_costs_its_time_limit() -> None:
@@ -174,7 +212,8 @@ def test_outcomes_survive_json_and_the_page_names_what_is_wrong() -> None:
     wrong = Outcome("gpt2", kind="decoder", eager=Lane(State.WRONG, "output 0 is off by 3"))
     slow = Outcome("opt", eager=Lane(State.FALLBACKS, fallbacks={"aten::nonzero": 2}))
     skipped = Outcome("detr", reason="no timm | here")
-    found = [right, wrong, slow, skipped]
+    built = Outcome("vit", model="ViTModel")
+    found = [right, wrong, slow, skipped, built]
     assert [read(json.loads(json.dumps(one.as_dict()))) for one in found] == found
     embedding, generative = shares(found)
     assert (embedding.tried, embedding.right, embedding.alone) == (71.4, 71.4, 71.4)
@@ -182,7 +221,9 @@ def test_outcomes_survive_json_and_the_page_names_what_is_wrong() -> None:
     text = page(found)
     assert "- wrong: output 0 is off by 3: gpt2 (eager)" in text
     assert "- on the CPU: aten::nonzero: opt (eager)" in text
+    assert "5 types: 3 ran, 1 cannot run here (each with its reason below), 1 were" in text
     assert "- no timm / here: detr" in text
+    assert "none was asked to run (1):\n\n- vit\n" in text
     assert report(found)["states"]["eager"] == {
         "right": 1, "right with fallbacks": 1, "wrong": 1
     }  # fmt: skip

@@ -33,7 +33,7 @@ class Plan:
         kept: folder of outcomes, one file a type; None keeps none.
         resume: takes what is kept for this version of the code instead of trying again.
         commit: to write into the outcomes.
-        lanes: of eager and compiled those to run.
+        lanes: of eager and compiled those to run; with none, models are built and not run.
         fault: `module:function` that spoils the card's model, for tests of the trial itself.
     """
 
@@ -138,20 +138,33 @@ def _ended(found: Outcome, stage: str, why: str) -> Outcome:
 
 
 def _kept(name: str, plan: Plan) -> Outcome | None:
-    if plan.kept is None:
-        return None
-    try:
-        found = read(json.loads((plan.kept / f"{name}.json").read_text()))
-        ran = {"eager": found.eager is not None, "compiled": found.compiled is not None}
-        ended = found.state in (State.SKIPPED, State.RAISED)  # the other lane may never have begun
-        whole = ended or all(ran[lane] for lane in plan.lanes)
-        return found if whole else None
-    except (OSError, ValueError, KeyError, TypeError):  # not there, or of another version
-        return None
+    """What is kept of a type, if it says all that the plan asks."""
+    found = _read(name, plan)
+    if found is None or found.state is State.SKIPPED:
+        return found
+    asked = [getattr(found, lane) for lane in plan.lanes]
+    # Where a run has died, the one behind it never began.
+    died = any(lane is not None and lane.state is State.RAISED for lane in asked)
+    return found if died or None not in asked else None
 
 
 def _keep(outcome: Outcome, plan: Plan) -> None:
+    """Keeps an outcome beside what other plans have found of the type's other lanes."""
     if plan.kept is None:
         return
+    if (before := _read(outcome.type, plan)) is not None:
+        if not plan.lanes:
+            return
+        others = {lane: getattr(before, lane) for lane in LANES if lane not in plan.lanes}
+        outcome = replace(outcome, **others)
     os.makedirs(plan.kept, exist_ok=True)
     write_whole(plan.kept / f"{outcome.type}.json", json.dumps(outcome.as_dict()).encode())
+
+
+def _read(name: str, plan: Plan) -> Outcome | None:
+    if plan.kept is None:
+        return None
+    try:
+        return read(json.loads((plan.kept / f"{name}.json").read_text()))
+    except (OSError, ValueError, KeyError, TypeError):  # not there, or of another version
+        return None

@@ -18,6 +18,10 @@ class State(Enum):
     RAISED = "raised"
     WRONG = "wrong"
     SKIPPED = "skipped"  # the CPU does not run it here: says nothing about the card
+    BUILT = "only built"  # nothing ran: neither was it asked for
+
+
+RAN = (State.RIGHT, State.FALLBACKS, State.RAISED, State.WRONG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,9 @@ class Outcome:
     def state(self) -> State:
         lanes = [lane.state for lane in (self.eager, self.compiled) if lane is not None]
         ran = [state for state in lanes if state is not State.SKIPPED]
-        return max(ran, key=list(State).index) if ran else State.SKIPPED
+        if ran:
+            return max(ran, key=RAN.index)
+        return State.SKIPPED if self.reason or lanes else State.BUILT
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; `read` takes it back."""

@@ -59,13 +59,14 @@ def weighted_types() -> tuple[str, ...]:
 def shares(outcomes: Iterable[Outcome]) -> tuple[Share, ...]:
     """The shares of every use."""
     states = {outcome.type: outcome.state for outcome in outcomes}
+    tried = [state for state in State if state is not State.BUILT]
 
     def of(use: Use, *wanted: State) -> float:
         return round(sum(s for name, s in use.shares.items() if states.get(name) in wanted), 1)
 
     return tuple(
         Share(
-            use.name, use.need, of(use, *State), of(use, State.RIGHT, State.FALLBACKS),
+            use.name, use.need, of(use, *tried), of(use, State.RIGHT, State.FALLBACKS),
             of(use, State.RIGHT),
         )
         for use in uses()

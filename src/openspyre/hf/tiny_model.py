@@ -43,6 +43,16 @@ class Tiny:
     parameters: int
 
 
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A model as it would be: its config, its class, found under which head, and its size."""
+
+    config: Any
+    head: str
+    name: str
+    parameters: int
+
+
 class CannotBuild(SpyreError):
     """A type of which no tiny model can be made here; the text is the reason."""
 
@@ -55,8 +65,8 @@ def model_types() -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def build(model_type: str, rules: Recipes, seed: int = 0) -> Tiny:
-    """A tiny model of a type, its weights drawn as `liven` says.
+def outlined(model_type: str, rules: Recipes) -> Outline:
+    """What `build` would make of a type, constructed without memory for its weights.
 
     Raises:
         CannotBuild: the recipe says so, or it would have more than MOST_PARAMETERS.
@@ -66,15 +76,21 @@ def build(model_type: str, rules: Recipes, seed: int = 0) -> Tiny:
         raise CannotBuild(recipe.cannot)
     config = tiny_config(model_type, rules)
     head, name = _class(model_type, config, recipe.model)
-    made = getattr(transformers, name)
     with torch.device("meta"):
-        count = sum(p.numel() for p in made(config).parameters())
+        count = sum(p.numel() for p in getattr(transformers, name)(config).parameters())
     if count > MOST_PARAMETERS:
         raise CannotBuild(f"{count:,} parameters: a recipe is missing")
+    return Outline(config, head, name, count)
+
+
+def build(model_type: str, rules: Recipes, seed: int = 0) -> Tiny:
+    """A tiny model of a type, its weights drawn as `liven` says; raises as `outlined` does."""
+    outline = outlined(model_type, rules)
     torch.manual_seed(seed)
-    model = made(config).float().eval()
+    model = getattr(transformers, outline.name)(outline.config).float().eval()
     liven(model, seed)
-    return Tiny(name, _kind(model_type, config, head, model), model, count)
+    kind = _kind(model_type, outline.config, outline.head, model)
+    return Tiny(outline.name, kind, model, outline.parameters)
 
 
 def _mapping(head: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from openspyre.hf.outcomes import LANES, Failure, Lane, Outcome, State
 from openspyre.hf.recipes import recipes
 from openspyre.hf.tiny_inputs import Calls, Inputs, inputs_of
 from openspyre.hf.tiny_judge import Allowed, allowed, flipped, judged
-from openspyre.hf.tiny_model import Tiny, build
+from openspyre.hf.tiny_model import Tiny, build, outlined
 
 TOKENS = 5  # the prefill's, and one for each of four decode steps
 _MOVED = 3  # runs with other roundings
@@ -76,6 +76,7 @@ def tried(
 
     Args:
         begin: told what begins, and what was found so far.
+        lanes: with none, the model is built without memory for its weights, and nothing runs.
         fault: changes the card's model, to show that the comparison sees it.
         dtype: to compare in, where the CPU's own rounding leaves anything to compare.
     """
@@ -85,6 +86,9 @@ def tried(
     found = Outcome(model_type)
     try:
         begin("build", found)
+        if not lanes:
+            outline = outlined(model_type, rules)
+            return replace(found, model=outline.name, parameters=outline.parameters)
         tiny = build(model_type, rules)
         found = replace(found, model=tiny.name, kind=tiny.kind, parameters=tiny.parameters)
         # Models keep what they have computed once: none of it may come to the card.

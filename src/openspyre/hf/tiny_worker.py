@@ -33,8 +33,9 @@ def work(name: str, pipe: Connection, lanes: Sequence[str], fault: str) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch._inductor.config.compile_threads = 1  # no pool of processes for one small model
-    openspyre.require()
-    from openspyre.hf.tiny_trial import tried  # needs the device
+    if lanes:
+        openspyre.require()
+    from openspyre.hf.tiny_trial import tried  # loads the native part
 
     def begin(stage: str, so_far: Outcome) -> None:
         pipe.send_bytes(json.dumps({"stage": stage, "so far": so_far.as_dict()}).encode())

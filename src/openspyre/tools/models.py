@@ -16,7 +16,7 @@ from rich.table import Table
 
 from openspyre.errors import SpyreError
 from openspyre.hf.coverage import Plan, code_version, surveyed
-from openspyre.hf.outcomes import LANES, Lane, Outcome, State
+from openspyre.hf.outcomes import LANES, RAN, Lane, Outcome, State
 from openspyre.hf.shares import shares, weighted_types
 from openspyre.settings import settings
 from openspyre.tools.models_page import page
@@ -31,7 +31,9 @@ def models(
     every: Annotated[bool, typer.Option("--all", help="Every type of transformers.")] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Processes at once.")] = 1,
     seconds: Annotated[float, typer.Option(min=1, help="That a type may take.")] = 600,
-    only: Annotated[str, typer.Option(help="eager or compiled; both if empty.")] = "",
+    only: Annotated[
+        str, typer.Option(help="eager, compiled, or build (runs nothing); both runs if empty.")
+    ] = "",
     resume: Annotated[
         bool, typer.Option("--resume", help="Take what this version has found before.")
     ] = False,
@@ -42,11 +44,11 @@ def models(
 ) -> None:
     """Try tiny random models: on the CPU, eagerly on the card and compiled."""
     with told("models"):
-        if only not in ("", *LANES):
-            raise SpyreError(f"there is no run {only}", hint="--only eager or --only compiled")
+        if only not in ("", *LANES, "build"):
+            raise SpyreError(f"there is no run {only}", hint="--only eager, compiled or build")
         chosen = _chosen(types or [], every)
         kept = settings().cache / "coverage" / code_version()
-        plan = Plan(seconds, jobs, kept, resume, lanes=(only,) if only else LANES)
+        plan = Plan(seconds, jobs, kept, resume, lanes=_lanes(only))
         found = list(_shown(chosen, plan, quiet=as_json))
         if write is not None:
             write.write_text(page(found))
@@ -65,6 +67,12 @@ def report(found: Sequence[Outcome]) -> dict[str, Any]:
         "shares": [asdict(share) for share in shares(found)],
         "types": [one.as_dict() for one in found],
     }
+
+
+def _lanes(only: str) -> tuple[str, ...]:
+    if only == "build":
+        return ()
+    return (only,) if only else LANES
 
 
 def _chosen(types: Sequence[str], every: bool) -> Sequence[str]:
@@ -94,7 +102,7 @@ def _shown(types: Sequence[str], plan: Plan, *, quiet: bool) -> Iterator[Outcome
 
 _COLOURS = {
     State.RIGHT: "green", State.FALLBACKS: "yellow", State.RAISED: "red", State.WRONG: "bold red",
-    State.SKIPPED: "dim",
+    State.SKIPPED: "dim", State.BUILT: "dim",
 }  # fmt: skip
 
 
@@ -124,15 +132,18 @@ def _states(found: Sequence[Outcome], name: str) -> Iterator[tuple[str, int]]:
 
 def _print_totals(found: Sequence[Outcome]) -> None:
     console = Console()
-    table = Table("", *(state.value for state in State if state is not State.SKIPPED))
+    table = Table("", *(state.value for state in RAN))
     for name in LANES:
         counts = dict(_states(found, name))
-        row = [str(counts.get(s.value, 0)) for s in State if s is not State.SKIPPED]
+        row = [str(counts.get(state.value, 0)) for state in RAN]
         table.add_row(name, *row)
     console.print(table)
     skipped = sum(one.state is State.SKIPPED for one in found)
     if skipped:
         console.print(f"{skipped} skipped: the CPU does not run them here")
+    built = sum(one.state is State.BUILT for one in found)
+    if built:
+        console.print(f"{built} only built: tiny models of these types can be made")
     for share in shares(found):
         if share.tried:
             console.print(

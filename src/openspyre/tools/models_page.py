@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from openspyre.hf.outcomes import LANES, Lane, Outcome, State
+from openspyre.hf.outcomes import LANES, RAN, Lane, Outcome, State
 from openspyre.hf.shares import shares, uses
 
 
 def page(found: Sequence[Outcome]) -> str:
     """Markdown."""
-    return "\n".join([*_head(found), *_weighted(found), *_failures(found), *_types(found), ""])
+    return "\n".join(
+        [*_head(found), *_weighted(found), *_failures(found), *_types(found), *_not_run(found)]
+    )
 
 
 def _head(found: Sequence[Outcome]) -> Iterator[str]:
-    ran = [one for one in found if one.state is not State.SKIPPED]
+    ran = [one for one in found if one.state in RAN]
+    counted = Counter(one.state for one in found)
     yield "# Which Hugging Face models run"
     yield ""
     yield (
@@ -26,15 +29,17 @@ def _head(found: Sequence[Outcome]) -> Iterator[str]:
     )
     yield ""
     yield (
-        f"{len(found)} types tried; the CPU ran {len(ran)} of them. What is not listed was not"
-        " tried. `results/models.json` has the commit of each."
+        f"{len(found)} types: {len(ran)} ran, {counted[State.SKIPPED]} cannot run here (each with"
+        f" its reason below), {counted[State.BUILT]} were only built. What is not listed was not"
+        " looked at; configs that are only parts of others, without a model class, are no types."
+        " `results/models.json` has the commit of each that ran."
     )
     yield ""
-    yield "| | " + " | ".join(s.value for s in State if s is not State.SKIPPED) + " |"
+    yield "| | " + " | ".join(state.value for state in RAN) + " |"
     yield "|---|---|---|---|---|"
     for name in LANES:
         counts = Counter(lane.state for one in ran if (lane := _lane(one, name)) is not None)
-        cells = (f"{counts[s]}" for s in State if s is not State.SKIPPED)
+        cells = (f"{counts[state]}" for state in RAN)
         yield f"| {name} | " + " | ".join(cells) + " |"
     yield ""
 
@@ -86,20 +91,41 @@ def _types(found: Sequence[Outcome]) -> Iterator[str]:
     yield "| type | kind | compared in | eager | compiled | graphs |"
     yield "|---|---|---|---|---|---|"
     for one in sorted(found, key=lambda one: one.type):
-        if one.state is not State.SKIPPED:
+        if one.state in RAN:
             graphs = one.compiled.graphs if one.compiled else ""
             cells = (one.type, one.kind, one.dtype, *map(_state, (one.eager, one.compiled)))
             yield f"| {' | '.join(cells)} | {graphs} |"
     yield ""
-    skipped: dict[str, list[str]] = defaultdict(list)
+
+
+def _not_run(found: Sequence[Outcome]) -> Iterator[str]:
+    """Types that did not run, by the kind of reason."""
+    kinds: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for one in found:
-        if one.state is State.SKIPPED:
-            skipped[one.reason].append(one.type)
-    if skipped:
-        yield "## Skipped: the CPU does not run them here"
+        if one.state not in RAN:
+            kinds[_why_not(one)][one.reason].append(one.type)
+    if not kinds:
+        return
+    yield "## What did not run"
+    yield ""
+    for kind, reasons in sorted(kinds.items()):
+        yield f"{kind} ({sum(map(len, reasons.values()))}):"
         yield ""
-        for reason, types in sorted(skipped.items(), key=lambda item: (-len(item[1]), item[0])):
-            yield f"- {_plain(reason)}: {', '.join(types)}"
+        for reason, types in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
+            yield f"- {_plain(reason) + ': ' if reason else ''}{', '.join(types)}"
+        yield ""
+
+
+def _why_not(one: Outcome) -> str:
+    if one.state is State.BUILT:
+        return "Only built: a tiny model can be made, and none was asked to run"
+    if "requires the" in one.reason or "ModuleNotFoundError" in one.reason:
+        return "Needs a package that is absent"
+    if one.reason.startswith("CannotBuild: "):
+        return "Cannot be built tiny, as its recipe says"
+    if one.model:
+        return "The CPU's run does not end well, or decides nothing"
+    return "Cannot be built tiny: sizes that transformers refuses, and no recipe yet"
 
 
 def _lane(one: Outcome, name: str) -> Lane | None:
