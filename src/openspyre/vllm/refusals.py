@@ -39,7 +39,7 @@ def _refusals(config: VllmConfig) -> Iterator[tuple[str, str, str]]:
 def _of_cards(parallel: ParallelConfig) -> Iterator[tuple[str, str, str]]:
     cards, wanted = settings().devices, parallel.tensor_parallel_size
     if wanted > cards:
-        why = f"OPENSPYRE_DEVICES says that there are {cards}"
+        why = f"OPENSPYRE_DEVICES is {cards}"
         yield f"tensor parallelism over {wanted} cards", why, f"OPENSPYRE_DEVICES={wanted}"
     for name, size in (
         ("pipeline", parallel.pipeline_parallel_size),
