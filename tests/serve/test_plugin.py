@@ -77,7 +77,6 @@ def test_what_cannot_be_served_is_refused_with_the_reason(tmp_path: Path) -> Non
         "tensor parallelism over 4 cards": {"tensor_parallel_size": 4},
         "pipeline parallelism over 2 cards": {"pipeline_parallel_size": 2},
         "data parallelism over 2 cards": {"data_parallel_size": 2},
-        "expert parallelism": {"tensor_parallel_size": 2, "enable_expert_parallel": True},
         "workers by external_launcher": {"distributed_executor_backend": "external_launcher"},
         "LoRA adapters": {"enable_lora": True},
         "speculative decoding": {
