@@ -115,6 +115,11 @@ def child_environment(**variables: str) -> dict[str, str]:
     return {**os.environ, **variables}
 
 
+def hand_down(**variables: str) -> None:
+    """Sets variables of other programs, for this process and those that it starts from now on."""
+    os.environ.update(variables)
+
+
 def shown_settings() -> dict[str, Any]:
     """The settings of this process for JSON, without folders: they say where, not what."""
     chosen = {f.name: getattr(settings(), f.name) for f in fields(Settings)}

@@ -1,6 +1,7 @@
 """Engines of vLLM one after the other in one process, as `python -m tests.serve.engine_run`.
 
-Takes a list of options of `vllm.LLM` as JSON and prints what each engine did as one line of JSON.
+Takes a list of options of `vllm.LLM` as JSON and prints what each engine did as one line of JSON,
+counts of graphs and fallbacks for each of its workers.
 """
 
 from __future__ import annotations
@@ -14,36 +15,51 @@ from vllm import LLM, SamplingParams
 from vllm.distributed import cleanup_dist_env_and_memory
 
 from openspyre.vllm import one_graph
+from tests.serve.collectives import wrong_collectives
 from tests.serve.reference import NEW_TOKENS
 from tests.serve.tiny import prompts
 
 
 def run(options: dict[str, Any]) -> dict[str, Any]:
     """Serves the prompts twice: the second time, prefixes may come from the cache."""
-    start = counts()
+    alone = options.get("tensor_parallel_size", 1) == 1
+    start = counts() if alone else dict.fromkeys(counts(), 0)  # workers are new processes
     engine = LLM(
         skip_tokenizer_init=True, max_model_len=256, max_num_seqs=5, kv_cache_memory_bytes=1 << 22,
         seed=0, **options,
     )  # fmt: skip
     greedy = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, detokenize=False)
     asked = [{"prompt_token_ids": prompt} for prompt in prompts()]
-    torch.spyre.reset_fallbacks()
-    before = counts()
+    engine.collective_rpc(reset_fallbacks)
+    before = engine.collective_rpc(counts)
     passes = [engine.generate(asked, greedy, use_tqdm=False) for _ in range(2)]
     found = {
         "tokens": [[list(r.outputs[0].token_ids) for r in results] for results in passes],
         "cached": sum(r.num_cached_tokens for r in passes[1]),
-        "fallbacks": torch.spyre.fallbacks(),
-        "graphs": {name: now - start[name] for name, now in before.items()},
-        "later": {name: now - before[name] for name, now in counts().items()},
+        "fallbacks": engine.collective_rpc(fallbacks),
+        "graphs": [more(start, of_one) for of_one in before],
+        "later": list(map(more, before, engine.collective_rpc(counts))),
     }
+    found["wrong collectives"] = [] if alone else engine.collective_rpc(wrong_collectives)
     engine.llm_engine.engine_core.shutdown()
     del engine
     cleanup_dist_env_and_memory()
     return found
 
 
-def counts() -> dict[str, int]:
+def more(before: dict[str, int], now: dict[str, int]) -> dict[str, int]:
+    return {name: count - before[name] for name, count in now.items()}
+
+
+def reset_fallbacks(worker: Any) -> None:
+    torch.spyre.reset_fallbacks()
+
+
+def fallbacks(worker: Any) -> dict[str, int]:
+    return dict(torch.spyre.fallbacks())
+
+
+def counts(worker: Any = None) -> dict[str, int]:
     """Graphs so far: of Dynamo, breaks among them, of attention and tables."""
     counters = torch._dynamo.utils.counters
     return {

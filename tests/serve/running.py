@@ -16,11 +16,12 @@ def environment(**variables: str) -> dict[str, str]:
     return child_environment(VLLM_NO_USAGE_STATS="1", VLLM_LOGGING_LEVEL="WARNING", **variables)
 
 
-def output_of(*command: str) -> str:
+def output_of(*command: str, **variables: str) -> str:
     """What Python prints for a command line; its own engine lies in the process."""
+    variables["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     done = subprocess.run(
-        [sys.executable, *command], cwd=ROOT, env=environment(VLLM_ENABLE_V1_MULTIPROCESSING="0"),
-        text=True, check=False, capture_output=True,
+        [sys.executable, *command], cwd=ROOT, env=environment(**variables), text=True,
+        check=False, capture_output=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout

@@ -1,4 +1,4 @@
-"""Greedy tokens of vLLM on the card equal those of transformers on the CPU.
+"""Greedy tokens of vLLM on one card, and on two, equal those of transformers on the CPU.
 
 Requests of mixed length in one batch of five, more than fit at once, twice: what is cached, how
 prompts are cut and how large blocks are must change nothing.
@@ -15,7 +15,7 @@ import torch
 from tests.serve.running import output_of
 from tests.serve.tiny import write_model
 
-pytestmark = pytest.mark.timeout(1500)  # three engines start in the first test
+pytestmark = pytest.mark.timeout(1500)  # four engines start in the first test
 CASES: dict[str, tuple[str, torch.dtype, dict[str, Any]]] = {
     "llama-eager-16-chunks": (
         "llama", torch.float32,
@@ -25,6 +25,10 @@ CASES: dict[str, tuple[str, torch.dtype, dict[str, Any]]] = {
         "qwen3", torch.float16, {"block_size": 128, "enable_prefix_caching": False}
     ),
     "gemma2-64": ("gemma2", torch.float32, {"block_size": 64}),
+    "llama-two-cards": (
+        "llama", torch.float32,
+        {"block_size": 16, "tensor_parallel_size": 2},
+    ),
 }  # fmt: skip
 
 
@@ -41,7 +45,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any]]
         for folder, (_, dtype, chosen) in zip(folders, CASES.values(), strict=True)
     ]
     right = json.loads(output_of("-m", "tests.serve.reference", *folders).splitlines()[-1])
-    done = output_of("-m", "tests.serve.engine_run", json.dumps(options))
+    arguments = ("-m", "tests.serve.engine_run", json.dumps(options))
+    done = output_of(*arguments, OPENSPYRE_DEVICES="2")
     results = [json.loads(line[7:]) for line in done.splitlines() if line.startswith("RESULT ")]
     return dict(zip(CASES, zip(right, results, strict=True), strict=True))
 
@@ -70,12 +75,18 @@ def test_prefixes_come_from_the_cache(runs: dict[str, Any], case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_nothing_runs_on_the_host(runs: dict[str, Any], case: str) -> None:
-    assert runs[case][1]["fallbacks"] == {}
+    of_workers = runs[case][1]["fallbacks"]
+    assert of_workers == [{}] * CASES[case][2].get("tensor_parallel_size", 1)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_no_graph_is_made_after_the_warm_up(runs: dict[str, Any], case: str) -> None:
-    graphs, later = runs[case][1]["graphs"], runs[case][1]["later"]
-    assert graphs["breaks"] == 0
-    assert later == {"dynamo": 0, "breaks": 0, "ours": 0}
-    assert graphs["dynamo"] - graphs["ours"] == (0 if "eager" in case else 1)
+    run = runs[case][1]
+    for graphs, later in zip(run["graphs"], run["later"], strict=True):
+        assert graphs["breaks"] == 0
+        assert later == {"dynamo": 0, "breaks": 0, "ours": 0}
+        assert graphs["dynamo"] - graphs["ours"] == (0 if "eager" in case else 1)
+
+
+def test_collectives_between_cards(runs: dict[str, Any]) -> None:
+    assert runs["llama-two-cards"][1]["wrong collectives"] == [[], []]

@@ -141,6 +141,23 @@ def test_a_slot_of_none_is_not_written() -> None:
     torch.testing.assert_close(changed[where][:, :, :DEPTH].sort(0)[0], given.key[:3].sort(0)[0])
 
 
+def test_the_stride_of_a_lone_head_makes_no_graph() -> None:
+    before = write().graphs
+    for tokens in (1, 3, 8):  # a model's own graph gives strides that depend on them
+        shape, strides = (tokens, 1, DEPTH), (DEPTH, tokens * DEPTH, 1)
+        new = torch.arange(1.0, tokens * DEPTH + 1)
+        key, value = (x.to("spyre").as_strided(shape, strides) for x in (new, -new))
+        cache = torch.zeros(2, 16, 1, 2 * DEPTH, device="spyre")
+        slots = torch.arange(16, 16 + tokens)
+        write()(key, value, cache, slots.to("spyre"))
+        written = cache.cpu().view(32, 2 * DEPTH)
+        rows = new.view(tokens, DEPTH)
+        assert torch.equal(written[16 : 16 + tokens], torch.cat([rows, -rows], 1))
+        assert not written[:16].any()
+        assert not written[16 + tokens :].any()
+    assert write().graphs == before + 1
+
+
 def test_one_graph_and_one_launch_serve_all_steps() -> None:
     from openspyre.runtime.profiler import profile
 

@@ -41,7 +41,8 @@ print(json.dumps({
 _ASKED = (
     "opaque_attention_op", "get_compile_backend", "simple_compile_backend", "dist_backend",
     "register_triton_kernel_overrides", "is_pin_memory_available", "inference_mode",
-    "get_attn_backend_cls", "check_and_update_config", "apply_config_platform_defaults",
+    "get_attn_backend_cls", "get_device_communicator_cls",
+    "check_and_update_config", "apply_config_platform_defaults",
     "device_control_env_var", "use_custom_op_collectives", "get_current_memory_usage",
 )  # fmt: skip
 
@@ -73,8 +74,10 @@ print(json.dumps(said))
 def test_what_cannot_be_served_is_refused_with_the_reason(tmp_path: Path) -> None:
     write_model("llama", torch.float16, tmp_path)
     asked: dict[str, dict[str, Any]] = {
-        "tensor parallelism over 2 cards": {"tensor_parallel_size": 2},
+        "tensor parallelism over 4 cards": {"tensor_parallel_size": 4},
         "pipeline parallelism over 2 cards": {"pipeline_parallel_size": 2},
+        "data parallelism over 2 cards": {"data_parallel_size": 2},
+        "workers by external_launcher": {"distributed_executor_backend": "external_launcher"},
         "LoRA adapters": {"enable_lora": True},
         "speculative decoding": {
             "speculative_config": {
@@ -82,12 +85,14 @@ def test_what_cannot_be_served_is_refused_with_the_reason(tmp_path: Path) -> Non
             }
         },
     }  # fmt: skip
-    printed = output_of("-c", _REFUSED, str(tmp_path), json.dumps([*asked.values(), {}]))
-    *said, plain = json.loads(printed.splitlines()[-1])
+    accepted = [{"tensor_parallel_size": 2}, {}]
+    options = json.dumps([*asked.values(), *accepted])
+    printed = output_of("-c", _REFUSED, str(tmp_path), options, OPENSPYRE_DEVICES="2")
+    *said, two_cards, plain = json.loads(printed.splitlines()[-1])
     for what, text in zip(asked, said, strict=True):
         assert text.startswith(f"{what}\n  why: ")
         assert "\n  try: " in text
-    assert plain == ""
+    assert two_cards == plain == ""
 
 
 def test_another_version_of_vllm_is_named(

@@ -28,7 +28,7 @@ class Form:
 
     Attributes:
         sizes: None in named dims.
-        strides: None in named dims of one element, where a stride means nothing.
+        strides: None in dims of one element, where a stride means nothing.
     """
 
     dtype: torch.dtype
@@ -39,15 +39,11 @@ class Form:
     @staticmethod
     def of(argument: Tensor, dims: Dims) -> Form:
         shape, strides = argument.shape, argument.stride()
-        named = [name is not None for name in dims]
         return Form(
             argument.dtype,
             argument.device,
-            tuple(None if of_any else n for n, of_any in zip(shape, named, strict=True)),
-            tuple(
-                None if of_any and n == 1 else s
-                for n, s, of_any in zip(shape, strides, named, strict=True)
-            ),
+            tuple(n if name is None else None for n, name in zip(shape, dims, strict=True)),
+            tuple(None if n == 1 else s for n, s in zip(shape, strides, strict=True)),
         )
 
     def holds_for(self, other: Form) -> bool:

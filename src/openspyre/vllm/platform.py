@@ -9,6 +9,7 @@ from vllm.platforms.interface import Platform, PlatformEnum
 
 from openspyre.device import memory, random, streams
 from openspyre.errors import Unsupported
+from openspyre.settings import hand_down
 from openspyre.vllm.refusals import refuse_unsupported
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class SpyrePlatform(Platform):
     device_name = "spyre"
     device_type = "spyre"
     dispatch_key = "PrivateUse1"
-    dist_backend = "gloo"
+    dist_backend = "cpu:gloo,spyre:spyreccl"
     device_control_env_var = "OPENSPYRE_VISIBLE_DEVICES"
     simple_compile_backend = "eager"
     # vLLM takes an empty list for "any"; this one has what no model asks for.
@@ -84,6 +85,10 @@ class SpyrePlatform(Platform):
     def check_if_supports_dtype(cls, dtype: torch.dtype) -> None:
         if dtype not in (torch.float16, torch.bfloat16, torch.float32):
             raise Unsupported(f"a model in {dtype}", hint="--dtype float16, bfloat16 or float32")
+
+    @classmethod
+    def get_device_communicator_cls(cls) -> str:
+        return "openspyre.vllm.communicator.SpyreCommunicator"
 
     # --- attention and kernels ------------------------------------------------------------------
 
@@ -150,3 +155,5 @@ class SpyrePlatform(Platform):
         compilation.max_cudagraph_capture_size = 0
         compilation.compile_sizes = []
         vllm_config.scheduler_config.async_scheduling = False
+        # A forked process has no cards.
+        hand_down(VLLM_WORKER_MULTIPROC_METHOD="spawn")

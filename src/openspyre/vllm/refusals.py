@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from openspyre.errors import Unsupported
+from openspyre.settings import settings
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import ParallelConfig, VllmConfig
 
 
 def refuse_unsupported(config: VllmConfig) -> None:
@@ -19,18 +20,9 @@ def refuse_unsupported(config: VllmConfig) -> None:
 
 def _refusals(config: VllmConfig) -> Iterator[tuple[str, str, str]]:
     parallel, model = config.parallel_config, config.model_config
-    for name, size in (
-        ("tensor", parallel.tensor_parallel_size),
-        ("pipeline", parallel.pipeline_parallel_size),
-        ("data", parallel.data_parallel_size),
-        ("context", parallel.decode_context_parallel_size),
-        ("context", parallel.prefill_context_parallel_size),
-    ):
-        if size > 1:
-            hint = "run a server for each card, with a router before them"
-            yield f"{name} parallelism over {size} cards", "a model runs on one card", hint
+    yield from _of_cards(parallel)
     if parallel.enable_expert_parallel:
-        yield "expert parallelism", "a model runs on one card", "leave the option out"
+        yield "expert parallelism", "experts are not spread over cards", "leave the option out"
     if config.lora_config is not None:
         yield "LoRA adapters", "the plugin does not apply them", "merge the adapter into the model"
     if config.speculative_config is not None:
@@ -42,3 +34,26 @@ def _refusals(config: VllmConfig) -> Iterator[tuple[str, str, str]]:
     if model is not None and model.quantization is not None:
         why = "there is no kernel for its layers"
         yield f"{model.quantization} quantization", why, "serve the model in 16 bits"
+
+
+def _of_cards(parallel: ParallelConfig) -> Iterator[tuple[str, str, str]]:
+    cards, wanted = settings().devices, parallel.tensor_parallel_size
+    if wanted > cards:
+        why = f"OPENSPYRE_DEVICES is {cards}"
+        yield f"tensor parallelism over {wanted} cards", why, f"OPENSPYRE_DEVICES={wanted}"
+    for name, size in (
+        ("pipeline", parallel.pipeline_parallel_size),
+        ("data", parallel.data_parallel_size),
+        ("context", parallel.decode_context_parallel_size),
+        ("context", parallel.prefill_context_parallel_size),
+    ):
+        if size > 1:
+            hint = "--tensor-parallel-size, or a server for each card with a router before them"
+            yield f"{name} parallelism over {size} cards", "only layers are split over cards", hint
+    if parallel.nnodes > 1:
+        why = "the cards of a model are in one machine"
+        yield f"a model on {parallel.nnodes} machines", why, "a server for each machine"
+    backend = parallel.distributed_executor_backend
+    if backend not in (None, "mp", "uni"):
+        why = "each card has a process that vLLM starts itself"
+        yield f"workers by {backend}", why, "leave --distributed-executor-backend out"
