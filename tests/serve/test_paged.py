@@ -9,7 +9,15 @@ import torch
 from torch import Tensor
 
 import openspyre
-from openspyre.vllm.paged import Form, attend, rectangles, write, write_and_attend
+from openspyre.vllm.paged import (
+    Form,
+    attend,
+    decode,
+    rectangles,
+    write,
+    write_and_attend,
+    write_and_decode,
+)
 
 openspyre.require()
 HEADS, SHARED, DEPTH = 6, 2, 20
@@ -126,6 +134,54 @@ def test_halves_and_larger_blocks(dtype: torch.dtype, block: int) -> None:
     attend(form)(out, query, cache, *tables)
     close = 4e-3 if dtype is torch.float16 else 3e-2
     torch.testing.assert_close(out.cpu(), expected(form, given, "mixed")[1], atol=close, rtol=close)
+
+
+@pytest.mark.parametrize("name", ["decode", "one token", "one decode"])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("dtype", "block"), [(torch.float32, 16), (torch.float16, 32)])
+def test_one_new_token_each(form: str, name: str, dtype: torch.dtype, block: int) -> None:
+    given = step(name, block, dtype)
+    query, (key, value, cache, slots), tables = given.on_card()
+    rows = (tables[0], tables[3])
+    out, again = (torch.full_like(query, torch.nan) for _ in range(2))
+    write_and_decode(FORMS[form])(out, query, key, value, cache, slots, *rows)
+    decode(FORMS[form])(again, query, cache, *rows)
+    written, right = expected(FORMS[form], given, name)
+    close = 2e-5 if dtype is torch.float32 else 4e-3
+    for got in (out, again):
+        torch.testing.assert_close(got.cpu(), right, atol=close, rtol=close)
+    torch.testing.assert_close(cache.cpu(), written, atol=0, rtol=0, equal_nan=True)
+
+
+def test_scores_beyond_half_precision() -> None:
+    """Products of 250 x 250 x 20 are over 65504; the scores are scaled before they matter."""
+    form = Form(1e-6)
+    given = step("decode", 16, torch.float16)
+    given.query.fill_(250)
+    given.key.fill_(250)
+    query, (key, value, cache, slots), tables = given.on_card()
+    out = torch.full_like(query, torch.nan)
+    write_and_decode(form)(out, query, key, value, cache, slots, tables[0], tables[3])
+    right = expected(form, given, "decode")[1]
+    torch.testing.assert_close(out.cpu(), right, atol=4e-3, rtol=4e-3)
+
+
+def test_a_page_is_loaded_once() -> None:
+    """Pages that cores share: their bytes once, and nothing of them is stored."""
+    from openspyre.runtime.profiler import profile
+
+    form, heads, depth, block, pages = Form(0.125), 3, 64, 64, 16
+    cache = torch.randn(pages + 1, block, heads, 2 * depth).half().to("spyre")
+    query = torch.randn(1, 2 * heads, depth).half().to("spyre")
+    table = torch.arange(1, pages + 1).int()[None].to("spyre")
+    rows = (table, torch.tensor([pages * block - 5]).int().to("spyre"))
+    decode(form).prepared(torch.empty_like(query), query, cache, *rows)
+    with profile() as measured:
+        decode(form)(torch.empty_like(query), query, cache, *rows)
+    (kernel,) = measured.kernels
+    held = pages * block * heads * 2 * depth * 2
+    assert kernel.device_read_bytes < 1.1 * held
+    assert kernel.device_write_bytes < 0.1 * held
 
 
 def test_a_slot_of_none_is_not_written() -> None:

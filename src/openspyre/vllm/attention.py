@@ -19,7 +19,15 @@ from vllm.v1.attention.backend import (
 from vllm.v1.kv_cache_interface import KVCacheLayout
 
 from openspyre.errors import Unsupported
-from openspyre.vllm.paged import Form, attend, rectangles, write, write_and_attend
+from openspyre.vllm.paged import (
+    Form,
+    attend,
+    decode,
+    rectangles,
+    write,
+    write_and_attend,
+    write_and_decode,
+)
 
 
 class SpyreAttentionBackend(AttentionBackend):
@@ -60,11 +68,23 @@ class SpyreAttentionBackend(AttentionBackend):
 
 @dataclass(frozen=True, slots=True)
 class Rectangle:
-    """Requests that one launch takes, as views and tables on the card; see `paged.attend`."""
+    """Requests that one launch takes, as views and tables on the card.
+
+    Attributes:
+        first, end: of their tokens in the step.
+        tables: see `paged.attend`.
+        one_each: whether they have one new token each, as `paged.decode` takes them.
+    """
 
     first: int
     end: int
     tables: tuple[Tensor, ...]
+    one_each: bool
+
+    @property
+    def rows(self) -> tuple[Tensor, ...]:
+        """What `paged.decode` takes of the tables."""
+        return self.tables[0], self.tables[3]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +148,8 @@ class SpyreMetadataBuilder(AttentionMetadataBuilder[SpyreMetadata]):
             self.numbers[:width],
             cells,
         )
-        return Rectangle(int(bounds[first]), int(bounds[end]), tables)
+        one_each = width == 1 and tokens == end - first
+        return Rectangle(int(bounds[first]), int(bounds[end]), tables, one_each)
 
 
 class SpyreAttention(AttentionImpl[SpyreMetadata]):
@@ -183,13 +204,21 @@ class SpyreAttention(AttentionImpl[SpyreMetadata]):
             write().prepared(*new)
             write_and_attend(self.form).prepared(*whole, *new, *first.tables)
             attend(self.form).prepared(*whole, cache, *first.tables)
+            write_and_decode(self.form).prepared(*whole, *new, *first.rows)
+            decode(self.form).prepared(*whole, cache, *first.rows)
             self.prepared = True
         if self.writes and not others:
-            write_and_attend(self.form)(*whole, *new, *first.tables)
+            if first.one_each:
+                write_and_decode(self.form)(*whole, *new, *first.rows)
+            else:
+                write_and_attend(self.form)(*whole, *new, *first.tables)
             return output
         if self.writes:  # of all tokens first: a request may share the blocks of another
             write()(*new)
         for one in (first, *others):
             tokens = slice(one.first, one.end)
-            attend(self.form)(output[tokens], query[tokens], cache, *one.tables)
+            if one.one_each:
+                decode(self.form)(output[tokens], query[tokens], cache, *one.rows)
+            else:
+                attend(self.form)(output[tokens], query[tokens], cache, *one.tables)
         return output

@@ -1,10 +1,10 @@
 """Attention over a paged cache, as functions that compile to one launch.
 
 Requests lie behind each other in the tokens of a step. A launch takes a rectangle of them: as many
-rows as requests, as many columns as the longest has tokens. The cache is `[block, token, head,
-content]` with keys in the first half of a content and values in the second. What a slot holds that
-no token of the request was written to may be anything, NaN included: it is never added, not even
-times zero.
+rows as requests, as many columns as the longest has tokens. One column has functions of its own,
+which spread pages over cores. The cache is `[block, token, head, content]` with keys in the first
+half of a content and values in the second. What a slot holds that no token of the request was
+written to may be anything, NaN included: it is never added, not even times zero.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _CACHE = ("blocks", None, None, None)
 _RECTANGLE = (
     ("rows", "pages"), ("rows",), ("rows",), ("rows",), ("columns",), ("tokens",),
 )  # fmt: skip
+_ROWS = (("tokens", "pages"), ("tokens",))
 _LAUNCH = 1 << 16  # scores that take as long as another launch
 
 
@@ -101,6 +102,39 @@ def attend(form: Form) -> OneGraph:
 
 
 @cache
+def write_and_decode(form: Form) -> OneGraph:
+    """Writes keys and values of requests with one new token each, then attends.
+
+    Arguments: out, query, key, value, cache, slots, then those of `decode`'s requests.
+    """
+
+    def graph(
+        out: Tensor, query: Tensor, key: Tensor, value: Tensor, cache: Tensor, slots: Tensor,
+        table: Tensor, lengths: Tensor,
+    ) -> None:  # fmt: skip
+        _one_size(out, query, key, value, slots, table, lengths)
+        _write(key, value, cache, slots)
+        out.copy_(_decode(form, query, cache, table, lengths))
+
+    return one_graph(graph, *(_TOKENS,) * 4, _CACHE, ("tokens",), *_ROWS)
+
+
+@cache
+def decode(form: Form) -> OneGraph:
+    """Attends to what the cache holds of requests with one new token each.
+
+    Arguments: out and query `[request, head, depth]`, cache, table (blocks of each request),
+    lengths (its tokens).
+    """
+
+    def graph(out: Tensor, query: Tensor, cache: Tensor, table: Tensor, lengths: Tensor) -> None:
+        _one_size(out, query, table, lengths)
+        out.copy_(_decode(form, query, cache, table, lengths))
+
+    return one_graph(graph, _TOKENS, _TOKENS, _CACHE, *_ROWS)
+
+
+@cache
 def write() -> OneGraph:
     """Writes keys and values `[token, head, depth]`; arguments: key, value, cache, slots."""
 
@@ -135,6 +169,42 @@ def _attend(
     return _weighted(form, q, k, v, seen[:, None]).transpose(1, 2).flatten(0, 1)[cells]
 
 
+def _one_size(*tensors: Tensor) -> None:
+    # Fewer sizes have narrower classes, whose programs suit their launches better.
+    for tensor in tensors:
+        torch._check(tensor.shape[0] == tensors[0].shape[0])
+
+
+def _decode(form: Form, query: Tensor, cache: Tensor, table: Tensor, lengths: Tensor) -> Tensor:
+    """Attention page by page, then the sum over pages: so that cores share a long context."""
+    pages, (block, heads, content) = table.shape[1], cache.shape[1:]
+    held = cache[table].to(query.dtype)
+    # A view that Inductor makes of memory alone: it keeps pages as they lie, which load at once,
+    # where it would gather the rows of each head, a request of 128 bytes each.
+    held = held.as_strided(held.shape, held.stride())
+    k, v = held.transpose(2, 3).split(content // 2, -1)
+    place = torch.arange(pages * block, device=query.device).view(pages, block)
+    seen = place < lengths[:, None, None]
+    v = torch.where(seen[:, :, None, :, None], v, 0)
+    if form.window:
+        seen = seen & (place >= lengths[:, None, None] - form.window)
+    q = query.unflatten(1, (heads, -1))[:, None]
+    scores = _capped(form, q.float() @ k.float().transpose(-1, -2))
+    scores = torch.where(seen[:, :, None, None, :], scores, -torch.inf)
+    # Of a page that has nothing to see, the weights are 0 times a share of 0.
+    highest = scores.amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).min)
+    weights = torch.exp(scores - highest)
+    share = torch.exp(highest - highest.amax(1, keepdim=True))
+    total = (weights.sum(-1, keepdim=True) * share).sum(1)
+    mixed = ((weights @ v.float()) * share).sum(1)
+    return (mixed / total.clamp(min=1)).flatten(1, 2).to(query.dtype)
+
+
+def _capped(form: Form, products: Tensor) -> Tensor:
+    scores = products * form.scale
+    return form.cap * torch.tanh(scores / form.cap) if form.cap else scores
+
+
 def _weighted(form: Form, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
     if not form.cap:
         return F.scaled_dot_product_attention(
@@ -142,7 +212,6 @@ def _weighted(form: Form, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tens
         )
     heads = k.shape[1]
     grouped = q.unflatten(1, (heads, q.shape[1] // heads))
-    scores = (grouped @ k[:, :, None].transpose(-1, -2)).float() * form.scale
-    scores = form.cap * torch.tanh(scores / form.cap)
+    scores = _capped(form, (grouped @ k[:, :, None].transpose(-1, -2)).float())
     scores = torch.where(seen[:, None], scores, -torch.inf)
     return (torch.softmax(scores, -1).to(q.dtype) @ v[:, :, None]).flatten(1, 2)
