@@ -180,6 +180,8 @@ class _Process:
             PYTORCH_TESTING_DEVICE_ONLY_FOR="",
             PYTORCH_TESTING_DEVICE_EXCEPT_FOR="",
             PYTHONHASHSEED="0",
+            # A process holds one device: what is installed must not be there before the rules'.
+            **({"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"} if place.bootstrap else {}),
         )
         with open(self._log, "wb") as log:
             self._process = subprocess.Popen(
