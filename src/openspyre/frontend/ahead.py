@@ -24,7 +24,7 @@ from openspyre.ir.kernel import Kernel as Region
 from openspyre.ir.kernel import Role
 from openspyre.ir.text import parse_kernel
 from openspyre.runtime.launch import variant_for
-from openspyre.runtime.sizes import classes_within
+from openspyre.runtime.sizes import size_class
 from openspyre.runtime.strides import stride_symbols
 
 MOST_CLASSES = 64
@@ -206,29 +206,34 @@ def packaged(region: Region) -> Iterator[str]:
     Raises:
         Unsupported: the sizes fall into too many classes, or the card cannot run one of them.
     """
-    exported = _exported(region)
-    chosen = tuple(itertools.islice(classes_within(region, exported), MOST_CLASSES + 1))
-    if len(chosen) > MOST_CLASSES:
+    symbols = [s for s in region.symbols if s not in stride_symbols(region)]
+    classes = [tuple(_classes(*region.limits.get(s, (0, 2**62)))) for s in symbols]
+    count = 1
+    for of_one in classes:
+        count *= len(of_one)
+    if count > MOST_CLASSES:
         raise Unsupported(
-            f"a package of the kernel {region.name}, whose sizes fall into more than "
-            f"{MOST_CLASSES} classes",
-            why="a package holds a program for each",
+            f"a package of the kernel {region.name}, whose sizes fall into {count} classes",
+            why=f"a package holds a program for each, and at most {MOST_CLASSES}",
             hint="bound the dynamic sizes: torch.export.Dim(name, min=..., max=...)",
         )
     scalars = [region.tensors[a].role is Role.SCALAR for a in region.arguments]
     flags = " ".join(str(int(s)) for s in scalars)
-    yield f"{region.name or 'kernel'} {len(scalars)} {len(region.symbols)} {len(chosen)} {flags}"
-    for sizes in chosen:
+    yield f"{region.name or 'kernel'} {len(scalars)} {len(region.symbols)} {count} {flags}"
+    for chosen in itertools.product(*classes):
+        example = dict(zip(symbols, chosen, strict=True))
+        sizes = tuple(example.get(s, region.limits.get(s, (1, 1))[0]) for s in region.symbols)
         program, low, high = variant_for(region, sizes)
         yield " ".join(map(str, (*low, *high)))
         yield program.hex()
 
 
-def _exported(region: Region) -> dict[str, tuple[int, int]]:
-    """The ranges of a kernel's symbols.
+def _classes(low: int, high: int) -> Iterator[int]:
+    """A size of each class from `low` to `high`.
 
     PyTorch says 2 where an exported size may be 1 or 0 too: it only traces with others.
     """
-    strides = {s: region.limits.get(s, (1, 1)) for s in stride_symbols(region)}
-    sizes = {s: region.limits.get(s, (0, 2**62)) for s in region.symbols}
-    return {s: (0 if low == 2 else low, high) for s, (low, high) in sizes.items()} | strides
+    low = 0 if low == 2 else low
+    while low <= high:
+        yield low
+        low = size_class(low)[1] + 1

@@ -103,9 +103,11 @@ class OneGraph:
 
     def _compile(self, forms: Sequence[Form]) -> Callable[..., Any]:
         self.graphs += 1
-        name = f"{self.function.__name__}_{self.graphs}"
+        # Dynamo keeps what it has compiled by code: without guards, each form needs its own. What
+        # it has seen of sizes it keeps by name and line: forms of one name would share theirs, and
+        # sizes in which they differ become symbols.
+        name = f"{self.function.__name__}_{compiled_graphs()}"
         code = self.function.__code__.replace(co_name=name)
-        # Dynamo keeps what it has compiled by code: without guards, each form needs its own.
         fresh = FunctionType(code, self.function.__globals__, name, None, self.function.__closure__)
         compiled: Callable[..., Any] = torch.compile(
             fresh,
