@@ -86,7 +86,7 @@ def _override(rule: Rule, away: list[Rule]) -> native.Drop | native.Tolerance | 
     if rule in away:
         return native.Drop()
     if rule.tolerance:
-        return native.Tolerance(rule.tolerance.atol, rule.tolerance.rtol)
+        return rule.tolerance
     return None
 
 
@@ -125,7 +125,7 @@ def _action(rule: Rule, away: list[Rule], is_native: bool) -> native.Action:
     if rule in away:
         return native.Drop()
     if rule.tolerance:
-        return native.Tolerance(rule.tolerance.atol, rule.tolerance.rtol)
+        return rule.tolerance
     return native.Keep()
 
 

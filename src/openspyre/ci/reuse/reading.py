@@ -10,6 +10,7 @@ from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from openspyre.ci.native.hooks import Tolerance
 from openspyre.ci.native.identity import value_text
 from openspyre.ci.reuse.fields import Fields
 from openspyre.ci.reuse.located import InvalidRules, Located, read_yaml
@@ -24,7 +25,6 @@ from openspyre.ci.reuse.schema import (
     Rule,
     RuleSet,
     TestFile,
-    Tolerance,
     Verdict,
 )
 

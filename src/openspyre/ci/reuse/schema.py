@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from openspyre.ci.native.hooks import Tolerance
 from openspyre.ci.native.identity import Identity
 from openspyre.ci.reuse.located import At
 
@@ -34,14 +35,6 @@ class Raises:
 
     type: str
     match: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """How far results may be from what a test expects."""
-
-    atol: float
-    rtol: float
 
 
 @dataclass(frozen=True, slots=True)
