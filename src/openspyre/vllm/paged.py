@@ -157,7 +157,8 @@ def _attend(
     tokens = ((starts - starts[:1])[:, None] + columns).clamp(max=query.shape[0] - 1)
     q = query[tokens].transpose(1, 2)
     depth = cache.shape[-1] // 2
-    k, v = cache[table].to(q.dtype).flatten(1, 2).transpose(1, 2).split(depth, -1)
+    held = _gathered(cache, table, q.dtype)
+    k, v = held.flatten(1, 2).transpose(1, 2).split(depth, -1)
     at = (lengths - (ends - starts))[:, None] + columns
     place = torch.arange(k.shape[-2], device=q.device)
     v = torch.where((place < lengths[:, None])[:, None, :, None], v, 0)
@@ -169,6 +170,14 @@ def _attend(
     return _weighted(form, q, k, v, seen[:, None]).transpose(1, 2).flatten(0, 1)[cells]
 
 
+def _gathered(cache: Tensor, table: Tensor, dtype: torch.dtype) -> Tensor:
+    """The pages of a table, `[row, page, token, head, content]`, in a tensor of their own."""
+    held = cache[table].to(dtype)
+    # A view that Inductor makes of memory alone: it keeps pages as they lie, which load at once,
+    # where it would gather the rows of each head, a request of 128 bytes each.
+    return held.as_strided(held.shape, held.stride())
+
+
 def _one_size(*tensors: Tensor) -> None:
     # Fewer sizes have narrower classes, whose programs suit their launches better.
     for tensor in tensors:
@@ -178,10 +187,7 @@ def _one_size(*tensors: Tensor) -> None:
 def _decode(form: Form, query: Tensor, cache: Tensor, table: Tensor, lengths: Tensor) -> Tensor:
     """Attention page by page, then the sum over pages: so that cores share a long context."""
     pages, (block, heads, content) = table.shape[1], cache.shape[1:]
-    held = cache[table].to(query.dtype)
-    # A view that Inductor makes of memory alone: it keeps pages as they lie, which load at once,
-    # where it would gather the rows of each head, a request of 128 bytes each.
-    held = held.as_strided(held.shape, held.stride())
+    held = _gathered(cache, table, query.dtype)
     k, v = held.transpose(2, 3).split(content // 2, -1)
     place = torch.arange(pages * block, device=query.device).view(pages, block)
     seen = place < lengths[:, None, None]
