@@ -146,6 +146,15 @@ def test_layouts_of_the_input(layout: str) -> None:
     same(F.conv2d(moved(x), moved(weight), padding=1).contiguous(), F.conv2d(x, weight, padding=1))
 
 
+@pytest.mark.parametrize("size", [(1, 1), (2, 1), (1, 2), (2, 2)])
+def test_a_window_larger_than_its_input_leaves_one_place(size: tuple[int, int]) -> None:
+    x, weight = torch.randn(2, 8, *size), torch.randn(8, 8, 3, 3)
+    expected = functional.conv2d(x, weight, stride=2, padding=1)
+    found = functional.conv2d(x.to("spyre"), weight.to("spyre"), stride=2, padding=1)
+    torch.testing.assert_close(found.cpu(), expected, atol=1e-5, rtol=1e-5)
+    assert not torch.spyre.fallbacks()
+
+
 def test_one_compilation_for_all_sizes() -> None:
     torch._dynamo.reset()
     compiled = torch.compile(lambda x, w: F.conv2d(x, w, stride=2, padding=1).relu(), dynamic=True)

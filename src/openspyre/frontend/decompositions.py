@@ -81,6 +81,23 @@ def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     return _bounded(x, min, max)  # type: ignore[no-any-return]
 
 
+_filled = decompositions[aten.masked_fill.Scalar]
+
+
+def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Any:
+    """Inductor's, where the value fits; where it does not, the CPU says so."""
+    if isinstance(value, float) and not _fits(value, x.dtype):
+        return NotImplemented
+    return _filled(x, mask, value)
+
+
+def _fits(value: float, dtype: torch.dtype) -> bool:
+    if dtype.is_complex or dtype == torch.bool or dtype.is_floating_point and math.isinf(value):
+        return True
+    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    return limits.min <= value <= limits.max or (math.isnan(value) and dtype.is_floating_point)
+
+
 # --- sums of products, distances, gradients -------------------------------------------------------
 
 
@@ -242,6 +259,7 @@ def take(x: Tensor, index: Tensor) -> Any:
 OWN: Mapping[Any, Decomposition] = MappingProxyType(
     {
         aten.clamp.default: clamp,
+        aten.masked_fill.Scalar: masked_fill,
         aten.addbmm.default: addbmm,
         aten.hardshrink_backward.default: hardshrink_backward,
         aten.softshrink_backward.default: hardshrink_backward,
