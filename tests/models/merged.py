@@ -49,7 +49,8 @@ def _told(commits: Mapping[str, str]) -> str:
 def outcomes(folder: Path, commit: str) -> list[Outcome]:
     """What a run has kept in its folder."""
     files = sorted(folder.glob("*.json"))
-    return [replace(read(json.loads(file.read_text())), commit=commit[:_SHORT]) for file in files]
+    short = commit[:_SHORT] + "+" * commit.endswith("+")  # "+": of files that differed from it
+    return [replace(read(json.loads(file.read_text())), commit=short) for file in files]
 
 
 def main(sources: list[str]) -> None:
