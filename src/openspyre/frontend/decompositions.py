@@ -94,7 +94,8 @@ def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Any:
 def _fits(value: float, dtype: torch.dtype) -> bool:
     if dtype.is_complex or dtype == torch.bool or (dtype.is_floating_point and math.isinf(value)):
         return True
-    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    whole = not dtype.is_floating_point
+    limits: torch.finfo | torch.iinfo = torch.iinfo(dtype) if whole else torch.finfo(dtype)
     return limits.min <= value <= limits.max or (math.isnan(value) and dtype.is_floating_point)
 
 
