@@ -26,6 +26,7 @@ DIRECT: dict[str, Arguments] = {
     "depthwise": ((2, 4, 5, 6), (4, 1, 3, 3), {"groups": 4, "padding": 1}),
     "depthwise times two": ((2, 4, 5, 6), (8, 1, 3, 3), {"groups": 4, "padding": 1}),
     "padding of the size": ((2, 3, 1, 2), (4, 3, 3, 3), {"padding": (1, 2)}),
+    "strided to one place": ((2, 8, 1, 2), (8, 8, 3, 3), {"stride": 2, "padding": 1}),
     "one row": ((1, 1, 1), (1, 1, 1), {}),
     "same": ((1, 2, 8, 9), (3, 2, 5, 3), {"padding": "same"}),
     "unbatched": ((3, 8, 9), (4, 3, 3, 3), {}),

@@ -136,6 +136,18 @@ def test_a_number_is_rounded_where_pytorch_rounds_it() -> None:
     both(lambda x: x.masked_fill(x > 0.1, 1 / 3), x)
 
 
+@pytest.mark.parametrize("dtype", [*WHOLE, torch.uint8, torch.bool])
+def test_a_float_is_cut_to_whole_numbers_where_it_is_filled_in(dtype: torch.dtype) -> None:
+    x = values(4, 3).abs().to(dtype)
+    for number in (0.0, 2.7, 200.0):
+        both(lambda x, n=number: x.masked_fill(x > 0, n), x)
+    if dtype == torch.int64:
+        both(lambda x: x.masked_fill(x > 0, 2.0**24 + 1), x)
+    if dtype == torch.uint8:
+        with pytest.raises(RuntimeError, match="without overflow"):
+            x.to("spyre").masked_fill_(x.to("spyre") > 0, 2.0**24)
+
+
 def test_numbers_share_a_program() -> None:
     x = torch.arange(24.0, device="spyre").view(4, 6)
     (x * 2.0).add_(x, alpha=0.5)

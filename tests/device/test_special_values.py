@@ -53,6 +53,7 @@ UNARY = [
     "asin",
     "acos",
     "erfc",
+    "erfinv",
 ]
 BINARY = [
     "add",

@@ -26,6 +26,7 @@ from openspyre.tools.cli import app
 from openspyre.tools.models import report
 from openspyre.tools.models_page import page
 from tests.models import faults
+from tests.models.merged import merged
 
 openspyre.require()
 
@@ -227,6 +228,21 @@ def test_outcomes_survive_json_and_the_page_names_what_is_wrong() -> None:
     assert report(found)["states"]["eager"] == {
         "right": 1, "right with fallbacks": 1, "wrong": 1
     }  # fmt: skip
+
+
+def test_lanes_of_several_runs_are_joined_and_name_their_commits() -> None:
+    right, raised = Lane(State.RIGHT), Lane(State.RAISED, "eager: forward: died")
+    before = Outcome("bert", model="M", eager=raised, compiled=right, commit="a1")
+    mended = Outcome("bert", model="M", eager=right, commit="b2")
+    joined = merged(before, mended)
+    assert (joined.eager, joined.compiled) == (right, right)
+    assert joined.commit == "b2 (eager), a1 (compiled)"
+    later = merged(joined, Outcome("bert", model="M", compiled=raised, commit="c3"))
+    assert (later.state, later.commit) == (State.RAISED, "b2 (eager), c3 (compiled)")
+    # What was only built, or does not run any more, takes nothing away; what ran comes in.
+    assert merged(before, Outcome("bert", model="M")) == before
+    assert merged(before, Outcome("bert", reason="no package")) == before
+    assert merged(Outcome("bert", reason="no package"), mended) == mended
 
 
 def test_an_unknown_type_is_a_line() -> None:

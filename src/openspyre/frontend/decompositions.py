@@ -81,6 +81,24 @@ def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     return _bounded(x, min, max)  # type: ignore[no-any-return]
 
 
+_filled = decompositions[aten.masked_fill.Scalar]
+
+
+def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Any:
+    """Inductor's, where the value fits; where it does not, the CPU says so."""
+    if isinstance(value, float) and not _fits(value, x.dtype):
+        return NotImplemented
+    return _filled(x, mask, value)
+
+
+def _fits(value: float, dtype: torch.dtype) -> bool:
+    if dtype.is_complex or dtype == torch.bool or (dtype.is_floating_point and math.isinf(value)):
+        return True
+    whole = not dtype.is_floating_point
+    limits: torch.finfo | torch.iinfo = torch.iinfo(dtype) if whole else torch.finfo(dtype)
+    return limits.min <= value <= limits.max or (math.isnan(value) and dtype.is_floating_point)
+
+
 # --- sums of products, distances, gradients -------------------------------------------------------
 
 
@@ -242,6 +260,7 @@ def take(x: Tensor, index: Tensor) -> Any:
 OWN: Mapping[Any, Decomposition] = MappingProxyType(
     {
         aten.clamp.default: clamp,
+        aten.masked_fill.Scalar: masked_fill,
         aten.addbmm.default: addbmm,
         aten.hardshrink_backward.default: hardshrink_backward,
         aten.softshrink_backward.default: hardshrink_backward,

@@ -32,7 +32,8 @@ aten = torch.ops.aten
 # no lowering looks at their value.
 _SCALARS = frozenset({"other", "value", "min", "max", "alpha"})
 _FLOAT_ONLY = frozenset({"alpha"})  # 1 is the default, and worth its own program
-_BY_VALUE = frozenset({"histc", "scatter"})  # but for ops whose lowerings do
+# But for ops whose lowerings do, or that cut a number to the integers of the tensor.
+_BY_VALUE = frozenset({"histc", "masked_fill", "scatter"})
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 _UNSERVED_TAGS = {
     torch.Tag.nondeterministic_seeded: "it draws random numbers",

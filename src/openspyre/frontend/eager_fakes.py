@@ -15,9 +15,14 @@ from openspyre.frontend.eager_call import Form, Inputs, Number, SizeSource, Sour
 
 
 class Sizes:
-    """Fake arguments whose sizes are symbols, equal sizes being one symbol."""
+    """Fake arguments whose sizes are symbols, equal sizes being one symbol.
 
-    def __init__(self) -> None:
+    Args:
+        known: sizes that stay numbers.
+    """
+
+    def __init__(self, known: frozenset[int] = frozenset()) -> None:
+        self.known = known | {0, 1}
         self.env = ShapeEnv(duck_shape=True)
         self.mode = FakeTensorMode(shape_env=self.env)
         self.sources: dict[str, SizeSource] = {}
@@ -30,7 +35,7 @@ class Sizes:
             return torch.empty(sizes, dtype=form.dtype, device="spyre")
 
     def size(self, example: int, source: SizeSource) -> Any:
-        if example < 2:
+        if example in self.known:
             return example
         if example not in self._sizes:
             origin = ConstantSource(f"n{len(self._sizes)}")

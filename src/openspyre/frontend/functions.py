@@ -163,6 +163,45 @@ def _erfc(a: Arithmetic, x: Operand) -> Value:
     return a.apply("sub", 1.0, a.apply("erf", x, dtype=F32))
 
 
+# Rational approximations of the inverse of erf, within 2e-3: of x by x*x, and of large x by the
+# root of -log((1 - x) / 2). Highest power first; PyTorch's own coefficients, for equal values.
+_NEAR = (
+    (-0.140543331, 0.914624893, -1.645349621, 0.886226899),
+    (0.012229801, -0.329097515, 1.442710462, -2.118377725, 1.0),
+)
+_FAR = ((1.641345311, 3.429567803, -1.624906493, -1.970840454), (1.637067800, 3.543889200, 1.0))
+
+
+def _erfinv(a: Arithmetic, x: Operand) -> Value:
+    """Two steps of Newton's from an approximation."""
+    value = a.converted(a.value(x), F32)
+    size = a.apply("abs", value)
+    near = a.apply("mul", value, _ratio(a, a.apply("mul", value, value), _NEAR))
+    tail = a.apply("log", a.apply("mul", a.apply("sub", 1.0, size), 0.5))
+    far = _copysign(a, _ratio(a, a.apply("sqrt", a.apply("neg", tail)), _FAR), value)
+    found = a.where(a.apply("le", size, 0.7), near, far)
+    for _ in range(2):
+        slope = a.apply("exp", a.apply("neg", a.apply("mul", found, found)))
+        error = a.apply("sub", a.apply("erf", found), value)
+        found = a.apply("sub", found, a.apply("div", error, a.apply("mul", slope, _SLOPE)))
+    end = _copysign(a, a.where(a.apply("eq", size, 1.0), math.inf, math.nan), value)
+    return a.where(a.apply("lt", size, 1.0), found, end)
+
+
+_SLOPE = 2.0 / math.sqrt(math.pi)  # of erf at zero
+
+
+def _ratio(a: Arithmetic, x: Value, terms: tuple[tuple[float, ...], tuple[float, ...]]) -> Value:
+    return a.apply("div", *(_polynomial(a, x, part) for part in terms))
+
+
+def _polynomial(a: Arithmetic, x: Value, terms: tuple[float, ...]) -> Value:
+    total = a.constant(terms[0], F32)
+    for term in terms[1:]:
+        total = a.apply("add", a.apply("mul", total, x), term)
+    return total
+
+
 def _remainder(a: Arithmetic, x: Operand, y: Operand) -> Value:
     return a.apply("remainder", x, y)
 
@@ -211,6 +250,7 @@ FUNCTIONS: Mapping[str, Function] = MappingProxyType(
         "atan2": _atan2,
         "hypot": _hypot,
         "erfc": _erfc,
+        "erfinv": _erfinv,
         "remainder": _remainder,
         "identity": _identity,
         "rand": distributions.rand,

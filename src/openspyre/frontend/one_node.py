@@ -33,6 +33,7 @@ from openspyre.ir.text import print_kernel
 
 aten = torch.ops.aten
 
+Exact = tuple[tuple[SizeSource, int], ...]  # sizes that must be so, and their values
 _STRIDES = (2, 2**40)  # what a stride may be: one program serves them all
 
 
@@ -49,13 +50,15 @@ class Lowered:
         tensors: for every tensor of the kernel on the card, its number and its form.
         symbols: where the kernel's symbols come from.
         exact: sizes that must be as in the example.
+        computed_one: a result has a size of 1 that the kernel computes from other sizes.
     """
 
     kernel: Kernel
     sources: dict[str, Source]
     tensors: dict[str, tuple[int, Form]]
     symbols: dict[str, SizeSource]
-    exact: tuple[tuple[SizeSource, int], ...]
+    exact: Exact
+    computed_one: bool
 
 
 def answer_for(
@@ -147,15 +150,26 @@ def _attempt(
         copied: results are copied, for the lowering makes views of something.
     """
     sizes = Sizes()
+    exact: Exact = ()
     try:
         with what_inductor_does_not_know():
-            return _traced(op, call, inputs, outputs, sizes, symbolic=symbolic, copied=copied)
+            found = _traced(op, call, inputs, outputs, sizes, symbolic=symbolic, copied=copied)
+            if found.computed_one:
+                # Inductor leaves such a size out of strides and addresses, and not out of loops.
+                exact = found.exact
+                sizes = Sizes(frozenset(value for _, value in exact))
+                found = _traced(op, call, inputs, outputs, sizes, symbolic=symbolic, copied=copied)
+            return replace(found, exact=_both(exact, found.exact))
     except Unsupported as error:
         refused = NotOneKernel(reason(error))
     except NotOneKernel as error:
         refused = error
-    refused.exact = _known_sizes(sizes, inputs, outputs)
+    refused.exact = _both(exact, _known_sizes(sizes, inputs, outputs))
     raise refused
+
+
+def _both(some: Exact, more: Exact) -> Exact:
+    return tuple(dict.fromkeys((*some, *more)))
 
 
 def _traced(
@@ -198,12 +212,13 @@ def _traced(
             raise NotOneKernel(f"it computes with the size {symbol}, which no tensor has")
     if any(symbol not in sizes.sources for symbol in sizes.exact()):
         raise NotOneKernel("its lowering depends on the value of a number")
-    exact = _known_sizes(sizes, inputs, outputs, _behind_ones(kernel, tensors, outputs))
+    ones = _behind_ones(kernel, tensors, outputs)
+    exact = _known_sizes(sizes, inputs, outputs, ones)
     values = dict(exact)
     fixed = {s: (values[o],) * 2 for s, o in sizes.sources.items() if o in values}
     limits = {s: fixed.get(s, limit) for s, limit in kernel.limits.items()}
     kernel = replace(kernel, limits=limits)
-    return Lowered(kernel, sources, tensors, dict(sizes.sources), exact)
+    return Lowered(kernel, sources, tensors, dict(sizes.sources), exact, bool(ones))
 
 
 def _behind_ones(
@@ -235,7 +250,7 @@ def _known_sizes(
     inputs: Inputs,
     outputs: Sequence[Form],
     also: frozenset[str] = frozenset(),
-) -> tuple[tuple[SizeSource, int], ...]:
+) -> Exact:
     """The sizes that lowering looked at, with their values."""
     asked = Asked.of(inputs, outputs)
     known = sorted({*sizes.exact(), *also})
