@@ -63,7 +63,7 @@ class Engine:
         from vllm import LLM, SamplingParams
 
         self.llm = LLM(
-            folder, skip_tokenizer_init=True, dtype="float16", max_model_len=256, block_size=64,
+            folder, skip_tokenizer_init=True, dtype="auto", max_model_len=256, block_size=64,
             max_num_seqs=chosen.requests, max_num_batched_tokens=512, seed=0,
             kv_cache_memory_bytes=1 << 26, enable_prefix_caching=False,
             model_impl=SIDES[chosen.side][1],
@@ -145,7 +145,8 @@ class Side:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit(f"a side ended:\n{self.log.read_text()[-3000:]}")
+            ended = f"a side ended with status {self.process.wait()}"
+            raise SystemExit(f"{ended}:\n{self.log.read_text()[-3000:]}")
         return json.loads(line)
 
     def ask(self, *command: str) -> Any:
@@ -159,9 +160,11 @@ class Side:
 def write_model(kind: str, layers: int, folder: Path) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.for_model(kind, num_hidden_layers=layers, **_SHAPE, **MODELS[kind])
+    shape = {**_SHAPE, **MODELS[kind], "num_hidden_layers": layers}
+    config = AutoConfig.for_model(kind, **shape)
     torch.manual_seed(7)
-    AutoModelForCausalLM.from_config(config).half().save_pretrained(folder)
+    dtype = torch.bfloat16 if kind.startswith("gemma") else torch.float16  # vLLM refuses float16
+    AutoModelForCausalLM.from_config(config).to(dtype).save_pretrained(folder)
 
 
 @contextlib.contextmanager
@@ -225,6 +228,7 @@ def main() -> None:
         sides = [Side(name, Path(top) / f"{name}.log") for name in SIDES]
         for kind in chosen.models:
             write_model(kind, chosen.layers, Path(top) / kind)
+        for kind in chosen.models:
             with opened(sides, Path(top) / kind):
                 rows += [*measured(kind, sides, chosen), providers(kind, sides[0])]
         for side in sides:

@@ -16,20 +16,26 @@ from tests.serve.running import output_of
 from tests.serve.tiny import write_model
 
 pytestmark = pytest.mark.timeout(1200)  # three engines start in the first test
+# Short chunks: fewer classes of sizes to compile programs for.
 CASES: dict[str, tuple[torch.dtype, dict[str, Any]]] = {
-    "qwen3": (torch.float32, {"block_size": 16, "max_num_batched_tokens": 128}),
-    "granite": (torch.float16, {"block_size": 64, "max_num_batched_tokens": 128}),
-    "gemma2": (torch.float32, {"block_size": 16, "max_num_batched_tokens": 32}),
+    "qwen3": (torch.float32, {"block_size": 16, "max_num_batched_tokens": 16}),
+    "granite": (torch.float16, {"block_size": 64, "max_num_batched_tokens": 16}),
+    "gemma2": (torch.float32, {"block_size": 16, "max_num_batched_tokens": 16}),
 }
+PROMPTS = 4
 ALL = {
     ("openspyre", "LogitsProcessor"), ("openspyre", "MergedColumnParallelLinear"),
     ("openspyre", "QKVParallelLinear"), ("openspyre", "RowParallelLinear"),
-    ("openspyre", "VocabParallelEmbedding"), ("openspyre", "ParallelLMHead"),
-    ("vllm, in tree", "Attention"),  # its inside is our backend
+    ("openspyre", "ParallelLMHead"), ("vllm, in tree", "Attention"),  # its inside is our backend
 }  # fmt: skip
+PLAIN = {("openspyre", "VocabParallelEmbedding")}
+# It scales its rows, and vLLM makes a class from this one and its own, which asks no registry.
+SCALED = {("vllm, in tree", "Gemma2TextScaledWordEmbedding")}
 SILU = {("vllm, hardware-agnostic", "SiluAndMul"), ("vllm, hardware-agnostic", "TPAwareRMSNorm")}
 GELU = {("openspyre", "GeluAndMul"), ("openspyre", "TPAwareGemmaRMSNorm")}
-CENSUS = {"qwen3": ALL | SILU, "granite": ALL | SILU, "gemma2": ALL | GELU}
+CENSUS = {
+    "qwen3": ALL | PLAIN | SILU, "granite": ALL | PLAIN | SILU, "gemma2": ALL | SCALED | GELU,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +46,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any]]
     for kind, (dtype, chosen) in CASES.items():
         write_model(kind, dtype, top / kind)
         named = {"model": str(top / kind), "dtype": str(dtype).removeprefix("torch.")}
-        options.append({**named, "model_impl": "transformers", **chosen})
+        options.append({**named, "model_impl": "transformers", "prompts": PROMPTS, **chosen})
     folders = [of_one["model"] for of_one in options]
     right = json.loads(output_of("-m", "tests.serve.reference", *folders).splitlines()[-1])
     arguments = ("-m", "tests.serve.engine_run", json.dumps(options))
@@ -56,12 +62,12 @@ def test_tokens_are_those_of_transformers(runs: dict[str, Any], kind: str) -> No
     close = 0.02 if CASES[kind][0] is torch.float16 else 0.0
     compared = 0
     for tokens in run["tokens"]:
-        for (wanted, ahead), got in zip(right, tokens, strict=True):
+        for (wanted, ahead), got in zip(right[:PROMPTS], tokens, strict=True):
             sure = next((n for n, by in enumerate(ahead) if by < close), len(ahead))
             assert got[:sure] == wanted[:sure]
             compared += sure
-    assert compared >= 100
-    assert sum(len(set(wanted)) for wanted, _ in right) > 60  # of 96: they vary
+    assert compared >= 60
+    assert sum(len(set(wanted)) for wanted, _ in right[:PROMPTS]) > 30  # of 48: they vary
 
 
 @pytest.mark.parametrize("kind", CASES)
@@ -82,6 +88,5 @@ def test_nothing_runs_on_the_host(runs: dict[str, Any], kind: str) -> None:
 def test_who_provides_the_modules(runs: dict[str, Any], kind: str) -> None:
     (found,) = runs[kind][1]["census"]
     providers = {tuple(one) for one in found}
-    assert CENSUS[kind] <= providers
-    in_tree = {name for provider, name in providers if provider == "vllm, in tree"}
-    assert in_tree == {"Attention"}
+    layers = {one for one in providers if one[0] not in ("torch", "transformers")}
+    assert layers == CENSUS[kind] | {("vllm, definitions", "TransformersForCausalLM")}

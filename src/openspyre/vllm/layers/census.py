@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import nn
 
 from openspyre.errors import Unsupported
 
-# By the start of a class's module. vLLM's definitions of models say little of what runs: where a
-# class derives from a layer of one of the others, that one is named.
-_PROVIDERS = (
+# By the start of a class's module, of its own or of what it derives from. Definitions of models say
+# little of what runs: where such a class derives from a layer, that layer's provider is named.
+_LAYERS = (
     ("openspyre.", "openspyre"),
     ("vllm.model_executor.hw_agnostic.", "vllm, hardware-agnostic"),
     ("vllm.model_executor.layers.", "vllm, in tree"),
+)
+_DEFINITIONS = (
     ("transformers.", "transformers"),
+    ("vllm.model_executor.models.", "vllm, definitions"),
     ("torch.nn.modules.", "torch"),
 )
-_DEFINITIONS = "vllm.model_executor.models."
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +43,16 @@ def census(model: nn.Module) -> tuple[Provided, ...]:
 
 
 def _provider(made: type) -> str:
-    defined = False
-    for module in _modules(made):
-        for start, provider in _PROVIDERS:
-            if module.startswith(start) and not (defined and provider == "torch"):
+    modules = [base.__module__ for base in made.__mro__ if issubclass(base, nn.Module)]
+    for module in modules:
+        for start, provider in _LAYERS:
+            if module.startswith(start):
                 return provider
-        if not module.startswith(_DEFINITIONS):
-            break
-        defined = True
-    if defined:
-        return "vllm, definitions"
+    for start, provider in _DEFINITIONS:
+        if modules[0].startswith(start):
+            return provider
     raise Unsupported(
         f"a module of class {made.__module__}.{made.__qualname__} in the census",
-        why="it is of none of " + ", ".join(dict(_PROVIDERS).values()),
+        why="it is of nobody that is known here",
         hint="a layer of vLLM is replaced by `openspyre.vllm.layers.override`",
     )
-
-
-def _modules(made: type) -> Iterator[str]:
-    """Where a class and its bases come from, those that are modules."""
-    return (base.__module__ for base in made.__mro__ if issubclass(base, nn.Module))
