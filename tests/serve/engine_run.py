@@ -22,11 +22,7 @@ from tests.serve.tiny import prompts
 
 
 def run(options: dict[str, Any]) -> dict[str, Any]:
-    """Serves the prompts twice: the second time, prefixes may come from the cache.
-
-    Of the options, `prompts` is ours: only so many of them.
-    """
-    served = prompts()[: options.pop("prompts", None)]
+    """Serves the prompts twice: the second time, prefixes may come from the cache."""
     alone = options.get("tensor_parallel_size", 1) == 1
     start = counts() if alone else dict.fromkeys(counts(), 0)  # workers are new processes
     engine = LLM(
@@ -34,7 +30,7 @@ def run(options: dict[str, Any]) -> dict[str, Any]:
         seed=0, **options,
     )  # fmt: skip
     greedy = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, detokenize=False)
-    asked = [{"prompt_token_ids": prompt} for prompt in served]
+    asked = [{"prompt_token_ids": prompt} for prompt in prompts()]
     engine.collective_rpc(reset_fallbacks)
     before = engine.collective_rpc(counts)
     passes = [engine.generate(asked, greedy, use_tqdm=False) for _ in range(2)]
