@@ -297,6 +297,7 @@ CI: tuple[Seam, ...] = (
 
 # --- vllm: what its plugin derives from; resolved by tests/serve/test_plugin.py ---------------
 _WORKERS = "when vLLM has a public worker and runner for out-of-tree devices"
+_LAYERS = "when vLLM has a public way to replace a layer twice, and one for TP-aware norms"
 VLLM: tuple[Seam, ...] = (
     Seam(
         "vllm.v1.worker.gpu_worker:Worker._init_workspace_and_model_runner",
@@ -337,6 +338,36 @@ VLLM: tuple[Seam, ...] = (
         "vllm.v1.worker.block_table:ComputeSlotMappingKernel.kernel",
         "a Triton kernel; its parameters are those of ours",
         "when vLLM computes slots in PyTorch",
+    ),
+    Seam(
+        "torch._inductor.lowering:add_layout_constraint",
+        "vLLM's patch of FALLBACK_ALLOW_LIST loses the strides that PyTorch promises to its ops",
+        "when vLLM's patch keeps them, or its ops have a tag for layouts",
+    ),
+    Seam(
+        "torch._inductor.lowering:constrain_to_fake_tensors",
+        "the constraint that PyTorch has for ops without a tag",
+        "with the one above",
+    ),
+    Seam(
+        "vllm.model_executor.custom_op:op_registry_oot",
+        "which class makes a layer; `register_oot` refuses a second one",
+        _LAYERS,
+    ),
+    Seam(
+        "vllm.model_executor.hw_agnostic.custom_op:op_registry_oot",
+        "the same for the hardware-agnostic layers",
+        _LAYERS,
+    ),
+    Seam(
+        "vllm.model_executor.models.transformers.fusers.rms_norm:TPAwareGemmaRMSNorm",
+        "the norm that the Transformers backend builds, whatever GemmaRMSNorm is",
+        _LAYERS,
+    ),
+    Seam(
+        "vllm.model_executor.layers.logits_processor:LogitsProcessor._get_logits",
+        "what LoRA puts its own in place of; ours is called by `forward` as vLLM's is",
+        _LAYERS,
     ),
 )
 

@@ -15,6 +15,7 @@ from vllm import LLM, SamplingParams
 from vllm.distributed import cleanup_dist_env_and_memory
 
 from openspyre.vllm import one_graph
+from openspyre.vllm.layers import census
 from tests.serve.collectives import wrong_collectives
 from tests.serve.reference import NEW_TOKENS
 from tests.serve.tiny import prompts
@@ -40,6 +41,7 @@ def run(options: dict[str, Any]) -> dict[str, Any]:
         "graphs": [more(start, of_one) for of_one in before],
         "later": list(map(more, before, engine.collective_rpc(counts))),
     }
+    found["census"] = [[(m.provider, m.name) for m in of] for of in engine.apply_model(census)]
     found["wrong collectives"] = [] if alone else engine.collective_rpc(wrong_collectives)
     engine.llm_engine.engine_core.shutdown()
     del engine

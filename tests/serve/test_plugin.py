@@ -78,6 +78,7 @@ def test_what_cannot_be_served_is_refused_with_the_reason(tmp_path: Path) -> Non
         "pipeline parallelism over 2 cards": {"pipeline_parallel_size": 2},
         "data parallelism over 2 cards": {"data_parallel_size": 2},
         "workers by external_launcher": {"distributed_executor_backend": "external_launcher"},
+        "a mixture of experts": {"hf_overrides": {"num_experts": 4}},
         "LoRA adapters": {"enable_lora": True},
         "speculative decoding": {
             "speculative_config": {

@@ -37,7 +37,16 @@ def platform() -> str | None:
 
 
 def register() -> None:
-    """vLLM's entry point for what is no platform: nothing yet; may be called again."""
+    """vLLM's entry point for what is no platform: our layers, where VLLM_USE_HW_AGNOSTIC is set.
+
+    May be called again. Without the switch vLLM's own layers are compiled as they are.
+    """
+    from vllm import envs
+
+    if envs.VLLM_USE_HW_AGNOSTIC:
+        from openspyre.vllm.layers import install
+
+        install()
 
 
 def _say(text: str) -> None:

@@ -19,6 +19,7 @@ from vllm.v1.attention.backend import (
 from vllm.v1.kv_cache_interface import KVCacheLayout
 
 from openspyre.errors import Unsupported
+from openspyre.vllm.layouts import keep_layouts
 from openspyre.vllm.paged import (
     Form,
     attend,
@@ -172,6 +173,7 @@ class SpyreAttention(AttentionImpl[SpyreMetadata]):
         if alibi_slopes is not None or sinks is not None:
             what = "ALiBi" if sinks is None else "sinks"
             raise Unsupported(f"attention with {what}", why="the card's attention has no such term")
+        keep_layouts()
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads = num_kv_heads or num_heads
         self.kv_cache_dtype = kv_cache_dtype

@@ -23,6 +23,9 @@ def _refusals(config: VllmConfig) -> Iterator[tuple[str, str, str]]:
     yield from _of_cards(parallel)
     if parallel.enable_expert_parallel:
         yield "expert parallelism", "experts are not spread over cards", "leave the option out"
+    if model is not None and model.is_moe:
+        why = "vLLM routes tokens to experts by compiled code, which the card does not have"
+        yield "a mixture of experts", why, "a dense model"
     if config.lora_config is not None:
         yield "LoRA adapters", "the plugin does not apply them", "merge the adapter into the model"
     if config.speculative_config is not None:
