@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from openspyre import _C
 from openspyre.runtime.programs import compiled_programs
 from openspyre.settings import settings
 from openspyre.spec import SPYRE_CARD_V1
@@ -75,7 +76,7 @@ class CardMeter:
         self._mark.synchronize()
         self.record = replace(
             self.record.with_step(mark.elapsed_time(self._mark) / 1000),
-            fallbacks=dict(torch.spyre.fallbacks()),
+            fallbacks=dict(_C.fallbacks()),
             compiles=compiled_programs() - self._compiled,
         )
         self._write()
