@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from openspyre.settings import child_environment
@@ -25,3 +28,18 @@ def output_of(*command: str, **variables: str) -> str:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
+
+
+def with_entry_points(folder: Path) -> str:
+    """A PYTHONPATH on which every entry point of pyproject.toml is found, installed or not."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    lines = []
+    for group, points in declared.items():
+        lines.append(f"[{group}]")
+        known = {point.name for point in entry_points(group=group)}
+        lines += [f"{name} = {value}" for name, value in points.items() if name not in known]
+    made = folder / "openspyre_declared-0.dist-info"
+    made.mkdir()
+    (made / "METADATA").write_text("Metadata-Version: 2.1\nName: openspyre-declared\nVersion: 0\n")
+    (made / "entry_points.txt").write_text("\n".join(lines))
+    return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -14,9 +14,11 @@ import httpx
 import openai
 import pytest
 import torch
+from prometheus_client.parser import text_string_to_metric_families
 
+from openspyre.spec import SPYRE_CARD_V1
 from openspyre.tools.serve import server_command
-from tests.serve.running import ROOT, environment
+from tests.serve.running import ROOT, environment, with_entry_points
 from tests.serve.tiny import write_model, write_tokenizer
 
 pytestmark = pytest.mark.timeout(1200)  # the server starts in the first test
@@ -52,7 +54,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with open(log, "w") as out:
         server = subprocess.Popen(
             server_command([str(folder), *options]), cwd=ROOT, stdout=out, stderr=out,
-            env=environment(HF_HUB_OFFLINE="1"),
+            env=environment(HF_HUB_OFFLINE="1", PYTHONPATH=with_entry_points(folder)),
         )  # fmt: skip
     at = f"http://127.0.0.1:{port}"
     try:
@@ -180,6 +182,42 @@ def test_many_at_once_and_some_that_leave(client: openai.OpenAI, address: str) -
 def metric(address: str, name: str) -> float:
     text = httpx.get(f"{address}/metrics", timeout=60).text
     return float(next(x for x in text.splitlines() if x.startswith(f"{name}{{")).split()[-1])
+
+
+def test_the_card_has_metrics(client: openai.OpenAI, address: str) -> None:
+    before = metrics(address)
+    completed(client, "The card is", 5)
+    after = metrics(address)
+    more = {name: value - before.get(name, 0) for name, value in after.items()}
+    steps = more["openspyre:step_card_seconds_count"]
+    assert steps == 5
+    assert more['openspyre:step_card_seconds_bucket{le="+Inf"}'] == steps
+    seconds = more["openspyre:step_card_seconds_sum"]
+    assert more["openspyre:card_cycles_total"] == pytest.approx(
+        seconds * SPYRE_CARD_V1.clock_ghz * 1e9, rel=1e-3
+    )
+    assert 1e-6 < seconds / steps < 1e-2
+    assert more["openspyre:card_launches_total"] >= steps
+    assert more["openspyre:card_busy_seconds_total"] > 0
+    used, reserved, total = (
+        after[f"openspyre:card_memory{kind}_bytes"] for kind in ("_used", "_reserved", "")
+    )
+    assert 8 << 20 < used <= reserved <= total
+    assert after["openspyre:compiles_after_warmup_total"] >= 0
+    assert not any("fallbacks_total" in name for name in more if more[name])
+
+
+def metrics(address: str) -> dict[str, float]:
+    """Those of the card, by name and by the labels that tell values of one card apart."""
+    text = httpx.get(f"{address}/metrics", timeout=60).text
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name.startswith("openspyre:"):
+                labels = {k: v for k, v in sample.labels.items() if k not in ("engine", "card")}
+                shown = ",".join(f'{k}="{v}"' for k, v in sorted(labels.items()))
+                found[sample.name + (f"{{{shown}}}" if shown else "")] = sample.value
+    return found
 
 
 def test_errors_say_what_is_wrong(client: openai.OpenAI, address: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,8 @@ from openspyre.runtime.clock import card_timer
 from openspyre.runtime.stages import show_stages
 from openspyre.settings import settings
 from openspyre.spec import CardSpec
+
+_done: Counter[str] = Counter()
 
 
 def program_bytes(kernel: Kernel, card: CardSpec, sizes: Sizes = NO_SIZES) -> bytes:
@@ -45,6 +48,11 @@ def program_bytes(kernel: Kernel, card: CardSpec, sizes: Sizes = NO_SIZES) -> by
     numbered = _numbered(kernel)
     key = program_key(numbered, card)
     return _found(kept, key, kernel) or _compiled(kept, key, numbered, kernel, card, sizes)
+
+
+def compiled_programs() -> int:
+    """How many programs this process has compiled: those that no cache had."""
+    return _done["compiled"]
 
 
 def sources_digest(package: Path, *parts: str) -> str:
@@ -138,5 +146,6 @@ def _program(numbered: Kernel, kernel: Kernel, card: CardSpec, sizes: Sizes) -> 
 
 
 def _proved(kernel: Kernel, card: CardSpec, sizes: Sizes) -> Program:
+    _done["compiled"] += 1
     program = compile_kernel(kernel, card, timer=card_timer(card))
     return proved(program, kernel, card, sizes)

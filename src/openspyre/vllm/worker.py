@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from vllm.platforms import current_platform
@@ -16,10 +17,13 @@ from vllm.v1.worker.worker_base import CompilationTimes
 
 from openspyre.errors import Unsupported
 from openspyre.vllm.runner import SpyreModelRunner
+from openspyre.vllm.step_record import CardMeter
 
 
 class SpyreWorker(Worker):
     """vLLM's worker on a card."""
+
+    meter: CardMeter | None = None  # once it is ready
 
     def init_device(self) -> None:
         count = torch.accelerator.device_count()
@@ -43,6 +47,23 @@ class SpyreWorker(Worker):
         self.requested_memory = request_memory(self.init_snapshot, self.cache_config)
         self._init_workspace_and_model_runner()
 
+    def execute_model(self, scheduler_output: Any) -> Any:
+        result = super().execute_model(scheduler_output)
+        if result is not None and scheduler_output.total_num_scheduled_tokens and self.meter:
+            self.meter.step_ended()  # there is nothing to sample
+        return result
+
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        result = super().sample_tokens(grammar_output)
+        if self.meter:
+            self.meter.step_ended()
+        return result
+
+    def shutdown(self) -> None:
+        if self.meter:
+            self.meter.close()
+        super().shutdown()
+
     def _maybe_get_memory_pool_context(self, tag: str) -> AbstractContextManager[None]:
         return nullcontext()
 
@@ -64,6 +85,7 @@ class SpyreWorker(Worker):
         )
         set_random_seed(self.model_config.seed)
         torch.accelerator.synchronize()
+        self.meter = CardMeter(self.vllm_config.instance_id, self.device, self.rank)
         self.compilation_config.compilation_time += time.monotonic() - begin
         return CompilationTimes(
             language_model=self.compilation_config.compilation_time,
