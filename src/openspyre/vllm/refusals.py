@@ -9,7 +9,7 @@ from openspyre.errors import Unsupported
 from openspyre.settings import settings
 
 if TYPE_CHECKING:
-    from vllm.config import ParallelConfig, VllmConfig
+    from vllm.config import ModelConfig, ParallelConfig, VllmConfig
 
 
 def refuse_unsupported(config: VllmConfig) -> None:
@@ -24,9 +24,14 @@ def _refusals(config: VllmConfig) -> Iterator[tuple[str, str, str]]:
     if parallel.enable_expert_parallel:
         yield "expert parallelism", "experts are not spread over cards", "leave the option out"
     if config.lora_config is not None:
-        yield "LoRA adapters", "the plugin does not apply them", "merge the adapter into the model"
-    if config.speculative_config is not None:
-        yield "speculative decoding", "the plugin runs no drafts", "leave the option out"
+        yield from _of_adapters(parallel, model)
+    drafts = config.speculative_config
+    if drafts is not None and drafts.method not in ("ngram", "custom_class"):
+        hint = '"method": "ngram"'
+        yield f"speculation by {drafts.method}", "the plugin drafts from what was said only", hint
+    if drafts is not None and drafts.rejection_sample_method != "standard":
+        what = f"{drafts.rejection_sample_method} acceptance of drafts"
+        yield what, "drafts are accepted one by one", "leave the option out"
     if config.kv_transfer_config is not None:
         yield "KV transfer", "no connector has been tried", "leave the option out"
     if model is not None and model.enable_sleep_mode:
@@ -34,6 +39,20 @@ def _refusals(config: VllmConfig) -> Iterator[tuple[str, str, str]]:
     if model is not None and model.quantization is not None:
         why = "there is no kernel for its layers"
         yield f"{model.quantization} quantization", why, "serve the model in 16 bits"
+
+
+def _of_adapters(
+    parallel: ParallelConfig, model: ModelConfig | None
+) -> Iterator[tuple[str, str, str]]:
+    merge = "merge the adapter into the model"
+    if parallel.tensor_parallel_size > 1:
+        yield (
+            "LoRA adapters over several cards",
+            "their layers are not split",
+            f"one card, or {merge}",
+        )
+    if model is not None and model.is_moe:
+        yield "LoRA adapters of experts", "vLLM applies them by kernels of GPUs", merge
 
 
 def _of_cards(parallel: ParallelConfig) -> Iterator[tuple[str, str, str]]:
