@@ -325,6 +325,26 @@ VLLM: tuple[Seam, ...] = (
         _WORKERS,
     ),
     Seam(
+        "vllm.v1.worker.gpu_model_runner:GPUModelRunner._get_prompt_logprobs_dict",
+        "asks for logits of a prompt's tokens with the adapters of a step's requests",
+        "when vLLM says which request such logits are of",
+    ),
+    Seam(
+        "vllm.v1.worker.gpu_model_runner:GPUModelRunner._set_active_loras",
+        "says which request's adapter those logits take",
+        "when vLLM says which request such logits are of",
+    ),
+    Seam(
+        "torch.cuda:Stream",
+        "the runner asks it for the stream of drafts while it is made",
+        "when vLLM asks torch.accelerator",
+    ),
+    Seam(
+        "vllm.v1.worker.gpu_model_runner:GPUModelRunner._copy_draft_token_ids_to_cpu",
+        "writes zeros by a stream of CUDA's where a request reaches the model's length",
+        "when vLLM asks torch.accelerator",
+    ),
+    Seam(
         "vllm.v1.worker.gpu_model_runner:GPUModelRunner._dummy_run",
         "steps that make the graphs before requests come",
         _WORKERS,

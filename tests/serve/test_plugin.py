@@ -41,7 +41,7 @@ print(json.dumps({
 _ASKED = (
     "opaque_attention_op", "get_compile_backend", "simple_compile_backend", "dist_backend",
     "register_triton_kernel_overrides", "is_pin_memory_available", "inference_mode",
-    "get_attn_backend_cls", "get_device_communicator_cls",
+    "get_attn_backend_cls", "get_device_communicator_cls", "get_punica_wrapper",
     "check_and_update_config", "apply_config_platform_defaults",
     "device_control_env_var", "use_custom_op_collectives", "get_current_memory_usage",
 )  # fmt: skip
@@ -79,21 +79,28 @@ def test_what_cannot_be_served_is_refused_with_the_reason(tmp_path: Path) -> Non
         "data parallelism over 2 cards": {"data_parallel_size": 2},
         "workers by external_launcher": {"distributed_executor_backend": "external_launcher"},
         "a mixture of experts": {"hf_overrides": {"num_experts": 4}},
-        "LoRA adapters": {"enable_lora": True},
-        "speculative decoding": {
+        "LoRA adapters over several cards": {"enable_lora": True, "tensor_parallel_size": 2},
+        "a cache in fp8": {"kv_cache_dtype": "fp8"},
+        "speculation by draft_model": {
+            "speculative_config": {
+                "method": "draft_model", "model": str(tmp_path), "num_speculative_tokens": 2,
+            }
+        },
+        "block acceptance of drafts": {
             "speculative_config": {
                 "method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3,
+                "rejection_sample_method": "block",
             }
         },
     }  # fmt: skip
-    accepted = [{"tensor_parallel_size": 2}, {}]
+    accepted = [{"tensor_parallel_size": 2}, {"enable_lora": True}]
     options = json.dumps([*asked.values(), *accepted])
     printed = output_of("-c", _REFUSED, str(tmp_path), options, OPENSPYRE_DEVICES="2")
-    *said, two_cards, plain = json.loads(printed.splitlines()[-1])
+    *said, two_cards, adapters = json.loads(printed.splitlines()[-1])
     for what, text in zip(asked, said, strict=True):
         assert text.startswith(f"{what}\n  why: ")
         assert "\n  try: " in text
-    assert two_cards == plain == ""
+    assert two_cards == adapters == ""
 
 
 def test_another_version_of_vllm_is_named(

@@ -31,17 +31,26 @@ def mask_logits(
     logits: Tensor,
     bits: np.ndarray[Any, np.dtype[np.int32]],
     ruled: Sequence[str],
-    rows: Mapping[str, int],
+    requests: Sequence[str],
+    drafts: Mapping[str, Sequence[int]],
 ) -> None:
-    """Masks the rows of some requests.
+    """Masks the rows of some requests; a request has a row for each of its drafts and one more.
 
     Args:
-        logits: of all requests of a step, one row each.
-        bits: of each request of `ruled`, 32 tokens a number; a request may have left the step.
-        rows: the row of each request of the step.
+        logits: of all requests of a step.
+        bits: of each row of `ruled`, 32 tokens a number; a request may have left the step.
+        requests: of the step, in the order of their rows.
+        drafts: tokens, for requests that have some.
     """
+    first: dict[str, int] = {}
+    behind = 0
+    for request in requests:
+        first[request] = behind
+        behind += 1 + len(drafts.get(request, ()))
     ordered = np.full((logits.shape[0], bits.shape[1]), _ANY, np.int32)
-    for own, request in zip(bits, ruled, strict=True):
-        if (row := rows.get(request)) is not None:
-            ordered[row] = own
+    behind = 0
+    for request in ruled:
+        begin, behind = behind, behind + 1 + len(drafts.get(request, ()))
+        if (row := first.get(request)) is not None:
+            ordered[row : row + behind - begin] = bits[begin:behind]
     mask()(logits, torch.from_numpy(ordered).to(logits.device))

@@ -90,6 +90,14 @@ class SpyrePlatform(Platform):
     def get_device_communicator_cls(cls) -> str:
         return "openspyre.vllm.communicator.SpyreCommunicator"
 
+    @classmethod
+    def get_punica_wrapper(cls) -> str:
+        return "openspyre.vllm.lora.SpyreLora"
+
+    @classmethod
+    def can_update_inplace(cls) -> bool:
+        return False  # of layers with adapters: what is added makes a new tensor
+
     # --- attention and kernels ------------------------------------------------------------------
 
     @classmethod
@@ -122,8 +130,9 @@ class SpyrePlatform(Platform):
         from vllm.triton_utils.dispatcher import register_kernels
 
         from openspyre.vllm.kernels import SLOT_MAPPING, slot_mapping
+        from openspyre.vllm.rejection import KERNELS
 
-        register_kernels({SLOT_MAPPING: slot_mapping})
+        register_kernels({SLOT_MAPPING: slot_mapping, **KERNELS})
 
     # --- configuration ----------------------------------------------------------------------------
 
@@ -155,5 +164,8 @@ class SpyrePlatform(Platform):
         compilation.max_cudagraph_capture_size = 0
         compilation.compile_sizes = []
         vllm_config.scheduler_config.async_scheduling = False
+        drafts = vllm_config.speculative_config
+        if drafts is not None and drafts.method == "ngram":  # vLLM's own need Numba
+            drafts.method, drafts.model = "custom_class", "openspyre.vllm.drafts.NgramDrafts"
         # A forked process has no cards.
         hand_down(VLLM_WORKER_MULTIPROC_METHOD="spawn")

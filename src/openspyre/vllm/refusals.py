@@ -27,9 +27,17 @@ def _refusals(config: VllmConfig) -> Iterator[tuple[str, str, str]]:
         why = "vLLM routes tokens to experts by compiled code, which the card does not have"
         yield "a mixture of experts", why, "a dense model"
     if config.lora_config is not None:
-        yield "LoRA adapters", "the plugin does not apply them", "merge the adapter into the model"
-    if config.speculative_config is not None:
-        yield "speculative decoding", "the plugin runs no drafts", "leave the option out"
+        yield from _of_adapters(parallel)
+    drafts = config.speculative_config
+    if drafts is not None and drafts.method not in ("ngram", "custom_class"):
+        hint = '"method": "ngram"'
+        yield f"speculation by {drafts.method}", "the plugin drafts from what was said only", hint
+    if drafts is not None and drafts.rejection_sample_method != "standard":
+        what = f"{drafts.rejection_sample_method} acceptance of drafts"
+        yield what, "drafts are accepted one by one", "leave the option out"
+    if (kind := config.cache_config.cache_dtype) not in ("auto", "float16", "bfloat16"):
+        why = "attention reads keys and values as they are stored, without scales"
+        yield f"a cache in {kind}", why, "leave --kv-cache-dtype out"
     if config.kv_transfer_config is not None:
         yield "KV transfer", "no connector has been tried", "leave the option out"
     if model is not None and model.enable_sleep_mode:
@@ -37,6 +45,12 @@ def _refusals(config: VllmConfig) -> Iterator[tuple[str, str, str]]:
     if model is not None and model.quantization is not None:
         why = "there is no kernel for its layers"
         yield f"{model.quantization} quantization", why, "serve the model in 16 bits"
+
+
+def _of_adapters(parallel: ParallelConfig) -> Iterator[tuple[str, str, str]]:
+    if parallel.tensor_parallel_size > 1:
+        hint = "one card, or merge the adapter into the model"
+        yield "LoRA adapters over several cards", "their layers are not split", hint
 
 
 def _of_cards(parallel: ParallelConfig) -> Iterator[tuple[str, str, str]]:
