@@ -58,8 +58,12 @@ class Step:
         return query, new, tables
 
 
-def step(name: str, block: int, dtype: torch.dtype) -> Step:
-    """A cache that holds NaN wherever no token of these requests was written."""
+def step(name: str, block: int, dtype: torch.dtype, window: int = 0) -> Step:
+    """A cache that holds NaN wherever no token of these requests was written.
+
+    Where there is a window, the pages that all new tokens have left behind are block 0, as vLLM
+    frees them.
+    """
     queries, contexts = STEPS[name]
     made = torch.Generator().manual_seed(len(name))
     rows, tokens, widest = len(queries), sum(queries), max(queries)
@@ -67,10 +71,15 @@ def step(name: str, block: int, dtype: torch.dtype) -> Step:
     cache = torch.full((rows * pages + 3, block, SHARED, 2 * DEPTH), torch.nan, dtype=dtype)
     wide = torch.zeros(rows, 8, dtype=torch.int32)
     wide[:, :pages] = torch.randperm(rows * pages, generator=made).view(rows, pages) + 1
+    if window:
+        for row, (new, all_of_it) in enumerate(zip(queries, contexts, strict=True)):
+            wide[row, : max(all_of_it - new + 1 - window, 0) // block] = 0
     slots, cells = [], []
     for row, (new, all_of_it) in enumerate(zip(queries, contexts, strict=True)):
         for place in range(all_of_it):
             slot = int(wide[row, place // block]) * block + place % block
+            if slot < block:
+                continue
             if place < all_of_it - new:
                 kept = torch.randn(SHARED, 2 * DEPTH, generator=made)
                 cache[slot // block, slot % block] = kept.to(dtype)
@@ -99,6 +108,7 @@ def expected(form: Form, given: Step, name: str) -> tuple[Tensor, Tensor]:
     for row, (new, all_of_it) in enumerate(zip(*STEPS[name], strict=True)):
         places = torch.arange(all_of_it)
         held = cache[given.wide[row, places // block].long() * block + places % block].double()
+        held = held.nan_to_num()  # of what is not seen
         k, v = (x.repeat_interleave(HEADS // SHARED, 1) for x in held.split(DEPTH, -1))
         q = given.query[first : first + new].double()
         scores = torch.einsum("qhd,khd->hqk", q, k) * form.scale
@@ -115,7 +125,7 @@ def expected(form: Form, given: Step, name: str) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("form", FORMS)
 def test_values_and_what_is_written(form: str, name: str) -> None:
-    given = step(name, 16, torch.float32)
+    given = step(name, 16, torch.float32, FORMS[form].window)
     query, (key, value, cache, slots), tables = given.on_card()
     out = torch.full_like(query, torch.nan)
     write_and_attend(FORMS[form])(out, query, key, value, cache, slots, *tables)
@@ -140,7 +150,7 @@ def test_halves_and_larger_blocks(dtype: torch.dtype, block: int) -> None:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("dtype", "block"), [(torch.float32, 16), (torch.float16, 32)])
 def test_one_new_token_each(form: str, name: str, dtype: torch.dtype, block: int) -> None:
-    given = step(name, block, dtype)
+    given = step(name, block, dtype, FORMS[form].window)
     query, (key, value, cache, slots), tables = given.on_card()
     rows = (tables[0], tables[3])
     out, again = (torch.full_like(query, torch.nan) for _ in range(2))

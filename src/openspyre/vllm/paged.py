@@ -145,7 +145,7 @@ def write() -> OneGraph:
 
 
 def _write(key: Tensor, value: Tensor, cache: Tensor, slots: Tensor) -> None:
-    # A slot of -1 is no slot: block 0 is vLLM's block for what nobody reads.
+    # A slot of -1 is no slot: block 0 is vLLM's block for what nobody needs.
     at = slots.clamp(min=0)
     cache.flatten(0, 1).index_put_((at,), torch.cat([key, value], -1).to(cache.dtype))
 
@@ -157,16 +157,18 @@ def _attend(
     tokens = ((starts - starts[:1])[:, None] + columns).clamp(max=query.shape[0] - 1)
     q = query[tokens].transpose(1, 2)
     depth = cache.shape[-1] // 2
-    held = _gathered(cache, table, q.dtype)
-    k, v = held.flatten(1, 2).transpose(1, 2).split(depth, -1)
+    pages = _gathered(cache, table, q.dtype)
+    k, v = pages.flatten(1, 2).transpose(1, 2).split(depth, -1)
     at = (lengths - (ends - starts))[:, None] + columns
     place = torch.arange(k.shape[-2], device=q.device)
-    v = torch.where((place < lengths[:, None])[:, None, :, None], v, 0)
     seen = place <= at[:, :, None]
-    if form.window:
+    held = place < lengths[:, None]
+    if form.window:  # pages before it are block 0 in the table
         seen = seen & (place > at[:, :, None] - form.window)
+        held = held & (place > at[:, :1] - form.window)
+    v = torch.where(held[:, None, :, None], v, 0)
     # Columns behind a row's last token are no tokens, but they read what they see.
-    seen = seen & (place < lengths[:, None])[:, None, :]
+    seen = seen & held[:, None, :]
     return _weighted(form, q, k, v, seen[:, None]).transpose(1, 2).flatten(0, 1)[cells]
 
 
@@ -191,9 +193,9 @@ def _decode(form: Form, query: Tensor, cache: Tensor, table: Tensor, lengths: Te
     k, v = held.transpose(2, 3).split(content // 2, -1)
     place = torch.arange(pages * block, device=query.device).view(pages, block)
     seen = place < lengths[:, None, None]
-    v = torch.where(seen[:, :, None, :, None], v, 0)
-    if form.window:
+    if form.window:  # pages before it are block 0 in the table
         seen = seen & (place >= lengths[:, None, None] - form.window)
+    v = torch.where(seen[:, :, None, :, None], v, 0)
     q = query.unflatten(1, (heads, -1))[:, None]
     scores = _capped(form, q.float() @ k.float().transpose(-1, -2))
     scores = torch.where(seen[:, :, None, None, :], scores, -torch.inf)
