@@ -80,6 +80,7 @@ def test_what_cannot_be_served_is_refused_with_the_reason(tmp_path: Path) -> Non
         "workers by external_launcher": {"distributed_executor_backend": "external_launcher"},
         "a mixture of experts": {"hf_overrides": {"num_experts": 4}},
         "LoRA adapters over several cards": {"enable_lora": True, "tensor_parallel_size": 2},
+        "the attention backend FLASH_ATTN": {"attention_backend": "FLASH_ATTN"},
         "a cache in fp8": {"kv_cache_dtype": "fp8"},
         "speculation by draft_model": {
             "speculative_config": {

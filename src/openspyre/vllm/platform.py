@@ -26,7 +26,6 @@ class SpyrePlatform(Platform):
     device_type = "spyre"
     dispatch_key = "PrivateUse1"
     dist_backend = "cpu:gloo,spyre:spyreccl"
-    device_control_env_var = "OPENSPYRE_VISIBLE_DEVICES"
     simple_compile_backend = "eager"
     # vLLM takes an empty list for "any"; this one has what no model asks for.
     supported_quantization: list[str] = ["none"]  # noqa: RUF012 - vLLM's own type

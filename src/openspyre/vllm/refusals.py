@@ -38,6 +38,11 @@ def _refusals(config: VllmConfig) -> Iterator[tuple[str, str, str]]:
     if (kind := config.cache_config.cache_dtype) not in ("auto", "float16", "bfloat16"):
         why = "attention reads keys and values as they are stored, without scales"
         yield f"a cache in {kind}", why, "leave --kv-cache-dtype out"
+    attention = config.attention_config
+    for backend in (attention.backend, *attention.backend_per_kind.values()):
+        if backend is not None and backend.name != "CUSTOM":
+            why = "the card has one attention, which the plugin brings"
+            yield f"the attention backend {backend.name}", why, "leave --attention-backend out"
     if config.kv_transfer_config is not None:
         yield "KV transfer", "no connector has been tried", "leave the option out"
     if model is not None and model.enable_sleep_mode:
