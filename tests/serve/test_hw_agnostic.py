@@ -1,7 +1,8 @@
 """vLLM's hardware-agnostic path: models of transformers with our layers.
 
 Greedy tokens equal those of transformers, each model is one graph, no step makes another one,
-nothing runs on the host, and of each module it is known who provides it.
+nothing runs on the host, and of each module it is known who provides it. One of the models; all
+of them with --long.
 """
 
 from __future__ import annotations
@@ -37,12 +38,25 @@ CENSUS = {
 }  # fmt: skip
 
 
+def kinds_of(config: pytest.Config) -> list[str]:
+    return list(CASES) if config.getoption("--long") else ["qwen3"]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "kind" in metafunc.fixturenames:
+        metafunc.parametrize("kind", kinds_of(metafunc.config))
+
+
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any]]:
+def runs(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Any, Any]]:
     """Of each model, what transformers generates and what the engine did."""
     top = tmp_path_factory.mktemp("models")
     options = []
-    for kind, (dtype, chosen) in CASES.items():
+    kinds = kinds_of(pytestconfig)
+    for kind in kinds:
+        dtype, chosen = CASES[kind]
         write_model(kind, dtype, top / kind)
         named = {"model": str(top / kind), "dtype": str(dtype).removeprefix("torch.")}
         options.append({**named, "model_impl": "transformers", **chosen})
@@ -51,10 +65,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any]]
     arguments = ("-m", "tests.serve.engine_run", json.dumps(options))
     done = output_of(*arguments, VLLM_USE_HW_AGNOSTIC="1")
     results = [json.loads(line[7:]) for line in done.splitlines() if line.startswith("RESULT ")]
-    return dict(zip(CASES, zip(right, results, strict=True), strict=True))
+    return dict(zip(kinds, zip(right, results, strict=True), strict=True))
 
 
-@pytest.mark.parametrize("kind", CASES)
 def test_tokens_are_those_of_transformers(runs: dict[str, Any], kind: str) -> None:
     right, run = runs[kind]
     # In half precision, two tokens that are as good as equal may change places.
@@ -69,7 +82,6 @@ def test_tokens_are_those_of_transformers(runs: dict[str, Any], kind: str) -> No
     assert sum(len(set(wanted)) for wanted, _ in right) > 60  # of 96: they vary
 
 
-@pytest.mark.parametrize("kind", CASES)
 def test_the_model_is_one_graph_and_stays_so(runs: dict[str, Any], kind: str) -> None:
     run = runs[kind][1]
     (graphs,), (later,) = run["graphs"], run["later"]
@@ -78,12 +90,10 @@ def test_the_model_is_one_graph_and_stays_so(runs: dict[str, Any], kind: str) ->
     assert later == {"dynamo": 0, "breaks": 0, "ours": 0}
 
 
-@pytest.mark.parametrize("kind", CASES)
 def test_nothing_runs_on_the_host(runs: dict[str, Any], kind: str) -> None:
     assert runs[kind][1]["fallbacks"] == [{}]
 
 
-@pytest.mark.parametrize("kind", CASES)
 def test_who_provides_the_modules(runs: dict[str, Any], kind: str) -> None:
     (found,) = runs[kind][1]["census"]
     providers = {tuple(one) for one in found}
