@@ -108,7 +108,7 @@ def test_another_version_of_vllm_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(openspyre.vllm, "version", lambda name: "0.31.2")
-    assert openspyre.vllm.platform() is None
+    assert openspyre.vllm.platform_class() is None
     said = capsys.readouterr().err
     assert "vLLM 0.32" in said
     assert "this is vLLM 0.31.2" in said

@@ -1,6 +1,6 @@
 """The vLLM plugin: serves models on the card with vLLM's own scheduler.
 
-vLLM finds `platform` and `register` through its entry points, in each of its processes.
+vLLM finds `platform_class` and `register` through its entry points, in each of its processes.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import openspyre
 VLLM = "0.32"
 
 
-def platform() -> str | None:
+def platform_class() -> str | None:
     """vLLM's entry point: the platform's class, or None where another one is to be found.
 
     vLLM swallows what a plugin raises and goes on without a platform, so the reason is printed.
+    Its name is not the module's: once that is imported, it is the attribute of this package.
     """
     try:
         found = version("vllm")
