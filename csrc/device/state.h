@@ -7,7 +7,7 @@
 
 namespace openspyre {
 
-// Of one card; read by openspyre/device/shown.py. Bytes, and nanoseconds of the host.
+// Of one card; read by openspyre/runtime/shown.py. Bytes, and nanoseconds of the host.
 struct CardState {
   std::atomic<uint64_t> memory{0};  // 0: the card has not been used
   std::atomic<uint64_t> allocated{0};

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from openspyre.device.shown import CardUse, read_states
+from openspyre.runtime.shown import CardUse, read_states
 from openspyre.settings import settings
 
 AsObjects = Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")]

@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from openspyre.device.shown import CardUse, read_states
+from openspyre.runtime.shown import CardUse, read_states
 from openspyre.settings import settings
 from openspyre.vllm.step_record import SECONDS, StepRecord, read_records
 

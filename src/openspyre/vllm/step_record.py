@@ -1,7 +1,7 @@
 """What a worker tells of its card: a small file that the server reads when metrics are asked for.
 
 The worker is in another process than `/metrics`, and vLLM's statistics of a step have no field for
-a platform. The file lies in the run folder beside the counters of `openspyre.device.shown`; its
+a platform. The file lies in the run folder beside the counters of `openspyre.runtime.shown`; its
 name has the instance of vLLM that both belong to.
 """
 
