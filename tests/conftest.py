@@ -30,14 +30,15 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line per folder of tests: how many passed and how long they took."""
+    """One line per folder of tests: how many passed and how long they took, set-up included."""
     counts: dict[str, Counter[str]] = {}
     seconds: Counter[str] = Counter()
-    for outcome in ("passed", "failed", "error"):
+    for outcome in ("passed", "failed", "error", ""):  # what was set up well has no name
         for report in terminalreporter.stats.get(outcome, []):
             parts = report.nodeid.split("::")[0].split("/")
             folder = "/".join(parts[:2]) if len(parts) > 2 else parts[0]
-            counts.setdefault(folder, Counter())[outcome] += 1
+            if outcome:
+                counts.setdefault(folder, Counter())[outcome] += 1
             if isinstance(report, pytest.TestReport):  # a file that cannot be read took no time
                 seconds[folder] += report.duration
     for folder, found in sorted(counts.items()):

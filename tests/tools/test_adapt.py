@@ -113,6 +113,31 @@ def test_it_ends_with_the_process_that_asked(scratch: Path) -> None:
     assert not alive(process)
 
 
+def test_it_ends_with_who_asks_at_the_worst_moment(scratch: Path) -> None:
+    """The signal comes between the command's start and whatever follows it."""
+    script = (
+        "import os, signal, sys; from openspyre.hf import confinement; begin = os.fork\n"
+        "def fork():\n"
+        "    process = begin()\n"
+        "    if process: print(process, flush=True); os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    return process\n"
+        "os.fork = fork\n"
+        "sys.exit(confinement.main(os.getppid(), 60, sys.argv[1], ['sleep', '63']))"
+    )
+    command = [sys.executable, "-c", script, scratch]
+    ran = subprocess.run(command, check=False, stdout=subprocess.PIPE)
+    assert ran.returncode == confinement.TIME_OVER
+    assert not alive(int(ran.stdout))
+
+
+def test_nothing_starts_for_who_has_ended_already(scratch: Path) -> None:
+    """Number 1 asks for nothing."""
+    between = [sys.executable, "-I", confinement.__file__, "1", "60", str(scratch)]
+    ran = subprocess.run([*between, "sh", "-c", "echo > there"], check=False)
+    assert ran.returncode == confinement.TIME_OVER
+    assert not (scratch / "there").exists()
+
+
 def test_endless_output_ends_it(scratch: Path) -> None:
     ran = shell("yes", scratch, most=1000)
     assert ran.problem == "it wrote more than 1000 bytes"

@@ -68,10 +68,11 @@ def run_confined(
     scratch = scratch.resolve()
     before = snapshot(guarded, scratch)
     begun = time.monotonic()
-    wrapped = [sys.executable, "-I", confinement.__file__, str(seconds), str(scratch), *command]
+    asking = str(os.getpid())
+    between = [sys.executable, "-I", confinement.__file__, asking, str(seconds), str(scratch)]
     places = {"HOME": str(scratch), "TMPDIR": str(scratch)}
     process = subprocess.Popen(
-        wrapped,
+        [*between, *command],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env=child_environment(**places, **(environment or {})),
         start_new_session=True,

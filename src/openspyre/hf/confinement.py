@@ -20,7 +20,6 @@ import signal
 import sys
 import time
 from pathlib import Path
-from types import FrameType
 
 TIME_OVER, NOT_RUN = 124, 125
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # system calls of Landlock, on every architecture
@@ -118,13 +117,10 @@ def _reap() -> dict[int, int]:
         ended[process] = os.waitstatus_to_exitcode(status)
 
 
-def _stopped(_signal: int, _frame: FrameType | None) -> None:
-    raise SystemExit(TIME_OVER)
-
-
 def _command(scratch: str, command: list[str]) -> None:
     """In the child: becomes the command."""
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         os.chdir(scratch)
         resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -136,26 +132,28 @@ def _command(scratch: str, command: list[str]) -> None:
         os._exit(NOT_RUN)
 
 
-def main(seconds: float, scratch: str, command: list[str]) -> int:
+def main(asking: int, seconds: float, scratch: str, command: list[str]) -> int:
+    # A signal that waits to be read cannot come at a moment when the command would outlive this.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     _libc.prctl(_SUBREAPER, 1, 0, 0, 0)
     _libc.prctl(_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != asking:  # it ended before it could be watched
+        return TIME_OVER
     end = time.monotonic() + seconds
     process = os.fork()
     if not process:
         _command(scratch, command)
     for sink in (0, 1):  # only the command holds them: its end is the end of its output
         os.dup2(os.open(os.devnull, os.O_RDWR), sink)
-    signal.signal(signal.SIGTERM, _stopped)
     try:
-        while time.monotonic() < end:
+        while time.monotonic() < end and not signal.sigtimedwait({signal.SIGTERM}, 0.01):
             ended = _reap()
             if process in ended:
                 return ended[process] if ended[process] >= 0 else 128 - ended[process]
-            time.sleep(0.01)
         return TIME_OVER
     finally:
         _end_all()
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1]), sys.argv[2], sys.argv[3:]))
+    sys.exit(main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4:]))
