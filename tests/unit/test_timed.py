@@ -17,7 +17,7 @@ from openspyre.compiler.work import Works
 from openspyre.errors import InvalidHint, Unsupported
 from openspyre.ir.binary import encode, encoder
 from openspyre.ir.kernel import Kernel
-from openspyre.ir.program import Place, Program, Section, Slot, rounds
+from openspyre.ir.program import Place, Section, Slot, rounds
 from openspyre.ir.text import parse_kernel
 from openspyre.runtime import clock
 from openspyre.runtime.check import loaded_alone
