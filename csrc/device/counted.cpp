@@ -83,6 +83,13 @@ bool is_mask(const optional<Tensor>& index) {
          (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte);
 }
 
+// Once a mask and call, as PyTorch does.
+void warn_of_bytes(const Tensor& mask) {
+  if (mask.scalar_type() == at::kByte)
+    TORCH_WARN("indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool ",
+               "instead.");
+}
+
 // Whether all are whole numbers on the device, which is what programs take.
 bool fits(const Tensor& self, const Indices& indices) {
   bool all = true;
@@ -116,6 +123,7 @@ Indices fitting(const Tensor& self, const Indices& indices) {
       found.push_back(there ? optional<Tensor>(index->to(self.device())) : index);
       continue;
     }
+    warn_of_bytes(*index);
     check_mask(self, *index, static_cast<int64_t>(found.size()));
     const Tensor places = index->nonzero().to(self.device());
     for (int64_t dim = 0; dim < index->dim(); ++dim) found.push_back(places.select(1, dim));
@@ -138,6 +146,7 @@ Tensor only_mask(const Tensor& self, const Indices& indices) {
     check_mask(self, mask, dims);
     dims += mask.dim();
   }
+  warn_of_bytes(mask);
   if (mask.scalar_type() == at::kByte) mask = mask.to(at::kBool);
   for (; dims < self.dim(); ++dims) mask = mask.unsqueeze(-1);
   return mask;

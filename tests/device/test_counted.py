@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -143,6 +144,35 @@ def test_masks_of_other_sizes_are_refused() -> None:
             x[m] = 1
     with pytest.raises(RuntimeError, match="BoolTensor"):
         x.masked_select(x.int())
+
+
+def test_masks_of_bytes_are_warned_of_as_on_other_devices() -> None:
+    """Once a mask and call, whichever way a call is served."""
+
+    def put(x: Tensor, *index: Any, value: Any, accumulate: bool = False) -> Tensor:
+        return x.clone().index_put_(index, value.to(x.device), accumulate=accumulate)
+
+    x = numbers(5, 7, 3).to("spyre")
+    m, n = (torch.tensor(bits, dtype=torch.uint8) for bits in ([1, 0, 1, 1, 0], [1, 1, 1]))
+    rows, one = torch.ones(3, 7, 3), torch.ones(())
+    there, flat = m.to("spyre"), n.to("spyre")
+    calls: list[tuple[int, Callable[[], Tensor]]] = [
+        (0, lambda: x[there.bool()]),
+        (1, lambda: x[there]),
+        (1, lambda: x[m]),
+        (2, lambda: x[there, :, flat]),
+        (1, lambda: x[there.bool(), :, flat]),
+        (1, lambda: put(x, there, value=rows)),
+        (1, lambda: put(x, m, value=rows)),
+        (1, lambda: put(x, there, value=rows, accumulate=True)),
+        (1, lambda: put(x, there, value=one)),
+        (1, lambda: put(x, there, value=one, accumulate=True)),
+    ]
+    for count, call in calls:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            call()
+        assert sum("torch.uint8 is now deprecated" in str(w.message) for w in seen) == count
 
 
 def test_compiled_graphs_ask_for_sizes_too() -> None:

@@ -273,6 +273,18 @@ def test_indexing() -> None:
     both(lambda x, r: F.embedding(r, x), x, rows.abs())
 
 
+def test_sums_of_long_integers_by_index() -> None:
+    """Where several come to one element, and where they need more than 32 bits."""
+    x, given = values(6, 5, dtype=torch.int64), values(2, 9, dtype=torch.int64) << 41
+    to, rows = torch.tensor([[4, 0, 4, 1, 1, 4, 2, 0, 4]]), torch.tensor([5, -1, 0, 5])
+    both(lambda x, i, v: x.scatter_add(1, i, v), x, to.expand(2, 9), given)
+    both(lambda x, i, v: x.scatter_add(0, i, v), x, to[:, :4].expand(2, 4), given)
+    both(lambda x, i, v: x.scatter_reduce(1, i, v, "sum"), x, to.expand(2, 9), given)
+    both(lambda x, i, v: x[0].scatter_add(0, i, v), x, to[0], given[0])
+    both(lambda x, r, v: x.index_put((r,), v, accumulate=True), x, rows, given[0, :5])
+    both(lambda x, r, v: x.index_add(0, r.abs(), v), x, rows, x[:4] << 33)
+
+
 @pytest.mark.parametrize(
     ("shape", "indices", "written"),
     [((1,), ((5,),), (5,)), ((1, 1), ((5, 1), (1, 4)), (5, 4)), ((1, 6), ((5,),), (5, 6))],

@@ -15,8 +15,9 @@ from openspyre.compiler.timed import soonest
 from openspyre.compiler.ways import Way
 from openspyre.compiler.work import Works
 from openspyre.errors import InvalidHint, Unsupported
+from openspyre.ir.binary import encode, encoder
 from openspyre.ir.kernel import Kernel
-from openspyre.ir.program import Place, Program, Section, Slot, rounds
+from openspyre.ir.program import Place, Section, Slot, rounds
 from openspyre.ir.text import parse_kernel
 from openspyre.runtime import clock
 from openspyre.runtime.check import loaded_alone
@@ -172,7 +173,7 @@ def test_the_clock_chooses_the_same_plan_every_time() -> None:
 
 def test_sections_add_up() -> None:
     program = compile_kernel(mlp(), CARD)
-    with loaded_alone(program, CARD) as (machine, found):
+    with loaded_alone(encode(program), CARD) as (machine, found):
         block = machine.fill(found, [0] * program.arguments[0], [], [])
         whole = machine.time(found, block).cycles
     assert len(program.sections) > 2
@@ -202,12 +203,12 @@ def layers(*hidden: int) -> Kernel:
 
 
 def test_equal_sections_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[Section, ...]] = []
+    asked: list[bytes] = []
     alone = clock._alone
 
-    def counted(program: Program, together: tuple[Section, ...], card: CardSpec) -> int:
-        asked.append(together)
-        return alone(program, together, card)
+    def counted(data: bytes, arguments: tuple[int, int, int], card: CardSpec) -> int:
+        asked.append(data)
+        return alone(data, arguments, card)
 
     monkeypatch.setattr(clock, "_alone", counted)
     program = compile_kernel(layers(*[1536] * 8), CARD)
@@ -222,7 +223,8 @@ def test_sections_that_differ_are_told_apart() -> None:
     program = compile_kernel(layers(1536, 1536, 1536, 1024, 1536), CARD)
     every = rounds(program.sections)
     keys = [round_key(program, together) for together in every]
-    times = [clock._alone(program, together, CARD) for together in every]
+    encoded = encoder(program)
+    times = [clock._alone(encoded(s), program.arguments, CARD) for s in every]
     assert len(set(keys)) < len(keys)
     assert len(set(times)) > 2
     for key, time in zip(keys, times, strict=True):
@@ -233,7 +235,7 @@ def test_sections_that_differ_are_told_apart() -> None:
 
 def test_what_would_take_too_long_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     program = compile_kernel(mlp(), CARD)
-    with loaded_alone(program, CARD) as (machine, found):
+    with loaded_alone(encode(program), CARD) as (machine, found):
         block = machine.fill(found, [0] * program.arguments[0], [], [])
         count = machine.time(found, block).instructions
     most = timed.instructions(program)

@@ -15,7 +15,15 @@ from openspyre.compiler.packing import Span, best_fit, packed
 from openspyre.compiler.resident import LxTensor, kept_weights, lx_tensor
 from openspyre.compiler.ring_moves import Move, by_ring_is_sooner
 from openspyre.compiler.segments import step_keys, step_tensors
-from openspyre.compiler.tiles import Content, StepTiles, Tile, free_to_write, step_tiles, tile_name
+from openspyre.compiler.tiles import (
+    Content,
+    StepPlans,
+    StepTiles,
+    Tile,
+    free_to_write,
+    step_tiles,
+    tile_name,
+)
 from openspyre.compiler.unit_order import units_begin
 from openspyre.errors import BrokenInvariant
 from openspyre.ir.index import Expr
@@ -365,11 +373,15 @@ class _Packer:
         self.weights = kept_tensors(kernel)  # their rows are there already
         self.weights_far = far_tensors(kernel) if self.weights else {}
         self.floor = below_weights(kernel, card)
+        numbers: dict[object, int] = {}
         self.keys = [
-            (key, step.loops, tuple(step.inner.get(op) for op in step.ops))
+            numbers.setdefault(
+                (key, step.loops, tuple(step.inner.get(op) for op in step.ops)), len(numbers)
+            )
             for step, key in step_keys(kernel)
         ]
-        self.known: dict[object, tuple[Tile, ...]] = {}
+        self.known: dict[object, tuple[tuple[str, ...], StepPlans]] = {}
+        self.named: dict[object, tuple[StepTiles, tuple[Tile, ...]]] = {}
         self.fitting: dict[object, bool] = {}
 
     def slower(self, number: int, found: Sequence[Tile], offered: str) -> bool:
@@ -431,17 +443,23 @@ class _Packer:
         taken += self.card.lx_usable - self.floor
         names = step_tensors(self.kernel, step)
         lies = tuple((x.pitches, x.origins) if (x := near.get(n)) else None for n in names)
-        key = (self.keys[number], lies, taken)
+        key = (self.keys[number], lies)
         if key not in self.known:
             division = division_of(self.kernel, step.name)
-            plan = step_tiles(self.kernel, step, division, self.card, near, taken=taken)
-            at = {name: n for n, name in enumerate(names)}
-            self.known[key] = tuple(replace(t, tensor=str(at[t.tensor])) for t in plan.tiles)
-        return tuple(
-            replace(tile, tensor=tensor, name=tile_name(step, n, tensor))
-            for n, tile in enumerate(self.known[key])
-            for tensor in (names[int(tile.tensor)],)
-        )
+            self.known[key] = names, StepPlans(self.kernel, step, division, self.card, near)
+        known, plans = self.known[key]
+        plan = plans.fitting(taken)
+        if self.named.get((number, key), (None, ()))[0] is not plan:
+            own = dict(zip(known, names, strict=True))
+            renamed = ((n, own[tile.tensor], tile) for n, tile in enumerate(plan.tiles))
+            self.named[number, key] = (
+                plan,
+                tuple(
+                    replace(tile, tensor=tensor, name=tile_name(step, n, tensor))
+                    for n, tensor, tile in renamed
+                ),
+            )
+        return self.named[number, key][1]
 
     def offsets(
         self,

@@ -156,26 +156,62 @@ def step_tiles(
     Args:
         taken: bytes of LX that are not free for tiles.
     """
-    room = card.lx_usable - taken
-    begins = units_begin(step_ops(kernel, step))
-    # What is loaded whole goes by all of LX, then by the room that is left, then nothing is.
-    for whole in (card, replace(card, lx_usable=room), None) if taken else (card, None):
-        tight: StepTiles | None = None
-        for buffering in Buffering:
-            plan = _Builder(kernel, step, division, kept, buffering, whole).plan()
-            if plan.peak <= room and _peak(free_to_write(plan.tiles, begins)) <= room:
-                return plan
-            if plan.peak <= room and tight is None:
-                tight = plan
-        if tight is not None:
-            return tight
-    looked = {n for (_, _, read), n in plan.operands.items() if isinstance(read, Lookup)}
-    outer = [n for n, t in enumerate(plan.tiles) if t.depth < plan.axes.outer and n not in looked]
-    for number in sorted(outer, key=lambda n: -plan.tiles[n].bytes):
-        plan = _pulled_in(plan, number, kernel, step)
-        if plan.peak <= room:
-            break
-    return plan
+    return StepPlans(kernel, step, division, card, kept).fitting(taken)
+
+
+class StepPlans:
+    """The plans of a step, built when first asked for: the room only decides which one fits."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        step: Step,
+        division: Division,
+        card: CardSpec,
+        kept: Mapping[str, LxTensor] = _NONE,
+    ) -> None:
+        self.kernel, self.step, self.division = kernel, step, division
+        self.card, self.kept = card, kept
+        self._begins = units_begin(step_ops(kernel, step))
+        self._built: dict[tuple[Buffering, int], tuple[StepTiles, int]] = {}
+
+    def fitting(self, taken: int) -> StepTiles:
+        """What `step_tiles` describes."""
+        room = self.card.lx_usable - taken
+        # What is loaded whole goes by all of LX, then by the room that is left, then nothing is.
+        for whole in (self.card.lx_usable, room, 0) if taken else (self.card.lx_usable, 0):
+            tight: StepTiles | None = None
+            for buffering in Buffering:
+                plan, apart = self._plan(buffering, whole)
+                if max(plan.peak, apart) <= room:
+                    return plan
+                if plan.peak <= room and tight is None:
+                    tight = plan
+            if tight is not None:
+                return tight
+        return self._least(plan, room)
+
+    def _plan(self, buffering: Buffering, whole: int) -> tuple[StepTiles, int]:
+        """The plan where what is loaded whole goes by so many bytes (0: nothing is); its peak
+        where PT and SFU write beside each other's reads."""
+        if (buffering, whole) not in self._built:
+            card = replace(self.card, lx_usable=whole) if whole else None
+            args = self.kernel, self.step, self.division, self.kept, buffering, card
+            plan = _Builder(*args).plan()
+            apart = _peak(free_to_write(plan.tiles, self._begins))
+            self._built[buffering, whole] = plan, apart
+        return self._built[buffering, whole]
+
+    def _least(self, plan: StepTiles, room: int) -> StepTiles:
+        """A plan that is too large with loads moved inwards until it fits."""
+        looked = {n for (_, _, read), n in plan.operands.items() if isinstance(read, Lookup)}
+        at = enumerate(plan.tiles)
+        outer = [n for n, t in at if t.depth < plan.axes.outer and n not in looked]
+        for number in sorted(outer, key=lambda n: -plan.tiles[n].bytes):
+            plan = _pulled_in(plan, number, self.kernel, self.step)
+            if plan.peak <= room:
+                break
+        return plan
 
 
 def free_to_write(tiles: Sequence[Tile], begins: Sequence[int]) -> list[Tile]:

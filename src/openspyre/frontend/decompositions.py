@@ -183,7 +183,8 @@ def scatter_reduce(
     """Every element looks at all that may come to it; sums are scattered."""
     if index.numel() == 0 or x.numel() == 0:
         return NotImplemented
-    if reduce == "sum" and include_self and x.dtype.is_floating_point:
+    added = x.dtype.is_floating_point or x.dtype == torch.int64
+    if reduce == "sum" and include_self and added:
         return torch.scatter_add(x, dim, index, src)
     if x.dim() == 0:
         rows = (x.reshape(1), 0, index.reshape(1), src.reshape(1), reduce)
@@ -241,6 +242,21 @@ def index_reduce(
     return scatter_reduce(x, dim, whole, source, reduce, include_self=include_self)
 
 
+def index_put(
+    x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
+) -> Any:
+    """Sums of int64 by rows, which Inductor leaves to ATen."""
+    rows, *others = indices
+    if not accumulate or x.dtype != torch.int64 or others or rows is None or x.numel() == 0:
+        return NotImplemented
+    if rows.dtype in (torch.bool, torch.uint8) or rows.numel() == 0:
+        return NotImplemented
+    wide = values.expand(*rows.shape, *x.shape[1:]).reshape(rows.numel(), *x.shape[1:])
+    place = torch.where(rows < 0, rows + x.shape[0], rows).to(torch.int64)
+    whole = place.reshape(-1, *[1] * (x.dim() - 1)).expand(wide.shape)
+    return torch.scatter_add(x, 0, whole, wide)
+
+
 def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Any:
     x, mask = torch.broadcast_tensors(x, mask)
     if source.numel() == 0 or x.numel() == 0:
@@ -269,6 +285,7 @@ OWN: Mapping[Any, Decomposition] = MappingProxyType(
         aten.adaptive_max_pool3d.default: adaptive_max_pool3d,
         aten.scatter_reduce.two: scatter_reduce,
         aten.index_reduce.default: index_reduce,
+        aten.index_put.default: index_put,
         aten.masked_scatter.default: masked_scatter,
         aten.take.default: take,
         aten._upsample_bilinear2d_aa.default: antialias.bilinear,

@@ -71,6 +71,7 @@ def register() -> None:
         (aten.mode.default, sorting.mode),
         (aten.avg_pool2d_backward.default, functools.partial(averaged_backward, 2)),
         (aten.avg_pool3d_backward.default, functools.partial(averaged_backward, 3)),
+        (aten.scatter_add.default, scatter_add),
         (aten.var_mean.correction, var_mean),
         (aten.div.Tensor, quotient),
         (aten.true_divide.Tensor, quotient),
@@ -168,6 +169,29 @@ def averaged_backward(dims: int, *args: Any) -> Any:
         return None
     op = aten.avg_pool2d_backward if dims == 2 else aten.avg_pool3d_backward
     return called(op.default, *args)
+
+
+def scatter_add(x: Box, dim: int, index: Box, src: Box) -> Any:
+    """Sums of int64, which stock leaves to ATen; None where the stock lowering serves."""
+    if not on_card(x) or x.get_dtype() != torch.int64 or not (x.get_size() and index.get_size()):
+        return None
+    total = lowerings[aten.clone](x)
+    total.realize()
+    places, dim = index.make_loader(), dim % len(x.get_size())
+
+    def target(at: Sequence[Any]) -> Sequence[Any]:
+        place = ops.indirect_indexing(places(at), x.get_size()[dim], wrap_neg=False)
+        return [*at[:dim], place, *at[dim + 1 :]]
+
+    scatter = ir.Scatter(
+        device=x.get_device(), dtype=torch.int64, inner_fn=src.make_loader(),
+        ranges=index.get_size(), output_indexer=target, scatter_mode="atomic_add",
+    )  # fmt: skip
+    layout = ir.MutationLayoutSHOULDREMOVE(total)
+    buffer = ir.ComputedBuffer(name=None, layout=layout, data=scatter)
+    buffer.name = V.graph.register_buffer(buffer)
+    V.graph.register_operation(buffer)
+    return total
 
 
 def called(op: Any, *args: Any, **kwargs: Any) -> Any:

@@ -89,6 +89,11 @@ T = TypeVar("T")
 
 def encode(program: Program) -> bytes:
     """The binary form; `decode(encode(p)) == p`."""
+    return encoder(program)(program.sections)
+
+
+def encoder(program: Program) -> Callable[[Iterable[Section]], bytes]:
+    """What gives the binary form of the program with other sections: the rest is written once."""
     out = _Writer()
     out.text(program.name)
     out.items(program.slots, out.slot_def)
@@ -98,8 +103,14 @@ def encode(program: Program) -> bytes:
         out.word(count)
     out.word(program.prologue)
     out.items(program.sources, out.text)
-    out.items(program.sections, out.section)
-    return _framed(out.packed())
+    front = out.packed()
+
+    def encoded(sections: Iterable[Section]) -> bytes:
+        end = _Writer()
+        end.items(sections, end.section)
+        return _framed(front + end.packed())
+
+    return encoded
 
 
 def decode(data: bytes) -> Program:

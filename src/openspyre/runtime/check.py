@@ -147,7 +147,7 @@ def check_program(program: Program, kernel: Kernel, every: Sequence[Sizes], card
     Raises:
         BrokenInvariant: it is not; names the instructions and carries the kernel's text.
     """
-    with loaded_alone(program, card) as (machine, loaded):
+    with loaded_alone(encode(program), card) as (machine, loaded):
         for sizes in every:
             spans = checked_spans(kernel, sizes)
             addresses = [_SPACING * (number + 2) for number in range(len(spans))]
@@ -236,9 +236,8 @@ def _machine(card: CardSpec) -> SoftwareCard:
 
 
 @contextmanager
-def loaded_alone(program: Program, card: CardSpec) -> Iterator[tuple[SoftwareCard, LoadedProgram]]:
-    """The program on a card that runs nothing."""
-    data = encode(program)
+def loaded_alone(data: bytes, card: CardSpec) -> Iterator[tuple[SoftwareCard, LoadedProgram]]:
+    """A program's binary form on a card that runs nothing."""
     with _lock:
         machine = _machine(card)
         machine.write(machine.memory_base, data)

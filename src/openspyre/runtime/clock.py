@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from openspyre.compiler.timed import Timer
+from openspyre.ir.binary import encoder
 from openspyre.ir.program import (
     Axis,
     Bound,
@@ -49,6 +50,10 @@ NODES = (
 )
 """What a section is made of, but for slots and places."""
 _UNTIMED = ("name", "origin")
+_TIMED = {
+    node: tuple(field.name for field in fields(node) if field.name not in _UNTIMED)
+    for node in NODES
+}
 
 
 def card_timer(card: CardSpec) -> Timer:
@@ -60,15 +65,16 @@ def card_timer(card: CardSpec) -> Timer:
         every = rounds(program.sections[program.prologue :])  # what stays in LX is there already
         keys = [round_key(program, together) for together in every]
         new = {k: s for k, s in zip(keys, every, strict=True) if k not in known}
-        known.update({key: _alone(program, together, card) for key, together in new.items()})
+        encoded = encoder(replace(program, prologue=0))
+        known.update({k: _alone(encoded(s), program.arguments, card) for k, s in new.items()})
         return sum(known[key] for key in keys) + barrier * (len(keys) - 1)
 
     return cycles
 
 
-def _alone(program: Program, together: tuple[Section, ...], card: CardSpec) -> int:
-    with loaded_alone(replace(program, sections=together, prologue=0), card) as (machine, found):
-        addresses, sizes, scalars = program.arguments  # time does not depend on them
+def _alone(data: bytes, arguments: tuple[int, int, int], card: CardSpec) -> int:
+    with loaded_alone(data, card) as (machine, found):
+        addresses, sizes, scalars = arguments  # time does not depend on them
         block = machine.fill(found, [0] * addresses, [0] * sizes, [0.0] * scalars)
         return machine.time(found, block).cycles
 
@@ -94,8 +100,7 @@ class _Numbered:
             case Place():
                 where = self._buffer(value.buffer), self._number("argument", value.argument)
                 return value.space, value.dtype, self.of(value.base), self.of(value.terms), where
-        if isinstance(value, NODES):
-            meant = (f.name for f in fields(value) if f.name not in _UNTIMED)
+        if (meant := _TIMED.get(type(value))) is not None:
             return type(value), *(self.of(getattr(value, name)) for name in meant)
         return value
 
