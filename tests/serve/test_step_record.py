@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,31 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
+def written(folder: Path, steps: int) -> StepRecord:
+    """The record of so many steps, once it is in the file."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        (record,) = read_records(folder, "7")
+        if sum(record.counts) >= steps:
+            assert sum(record.counts) == steps
+            return record
+        time.sleep(0.02)
+    raise AssertionError(f"{record} has not {steps} steps")
+
+
+def test_a_step_waits_for_nothing(folder: Path) -> None:
+    x = torch.ones(700, 700, device="spyre")
+    meter = CardMeter("7", torch.device("spyre", 0), 0)
+    held = torch.Event("spyre", enable_timing=True)
+    for _ in range(30):
+        x = x @ x
+    held.record()
+    meter.step_ended()
+    assert not held.query()  # the card is still at it
+    assert written(folder, 1).seconds > 0
+    meter.close()
+
+
 def test_a_step_is_what_the_card_did_since_the_last(folder: Path) -> None:
     x = torch.ones(300, 70, device="spyre")
     meter = CardMeter("7", torch.device("spyre", 0), 1)
@@ -35,13 +61,12 @@ def test_a_step_is_what_the_card_did_since_the_last(folder: Path) -> None:
         for _ in range(repeats):
             x = x @ torch.ones(70, 70, device="spyre")
         meter.step_ended()
-    (record,) = read_records(folder, "7")
-    assert sum(record.counts) == 2
+    record = written(folder, 2)
     assert record.cycles == round(record.seconds * SPYRE_CARD_V1.clock_ghz * 1e9)
     assert record.counts[0] + record.counts[1] == 2 or record.seconds > SECONDS[1]
     before = record.seconds
     meter.step_ended()  # nothing was done
-    (record,) = read_records(folder, "7")
+    record = written(folder, 3)
     assert record.seconds == pytest.approx(before)
     assert list(read_records(folder, "8")) == []
     meter.close()
@@ -53,17 +78,20 @@ def test_programs_and_ops_that_come_later_are_counted(folder: Path) -> None:
     before = programs.compiled_programs()
     torch.compile(lambda x: (x * 3.25).sin() + x.amax(0))(torch.ones(9, 11, device="spyre"))
     meter.step_ended()
-    (record,) = read_records(folder, "7")
+    record = written(folder, 1)
     assert record.compiles == programs.compiled_programs() - before
     assert dict(record.fallbacks or {}) == dict(torch.spyre.fallbacks())
+    meter.close()
 
 
 def test_what_the_killed_left_goes(folder: Path) -> None:
     first = CardMeter("7", torch.device("spyre", 0), 0)
     text = first.file.read_text().replace(str(os.getpid()), str(1 << 30))
     (folder / "6-0.steps").write_text(text)
-    CardMeter("8", torch.device("spyre", 0), 0)
+    second = CardMeter("8", torch.device("spyre", 0), 0)
     assert sorted(file.name for file in folder.iterdir()) == ["7-0.steps", "8-0.steps"]
+    first.close()
+    second.close()
 
 
 def test_a_folder_that_cannot_be_written_stops_nothing(

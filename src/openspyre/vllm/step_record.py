@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -24,6 +26,7 @@ from openspyre.spec import SPYRE_CARD_V1
 
 # Upper ends of the classes of card seconds of a step; one more has those above.
 SECONDS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
+_PAUSE = 0.1  # seconds from one writing of the file to the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,11 @@ class StepRecord:
 
 
 class CardMeter:
-    """Counts what the steps of a worker cost from here on; writes it down after each of them."""
+    """Counts what the steps of a worker cost from here on.
+
+    A step leaves a mark in the card's queue, and waits for nothing. A thread reads the marks that
+    the card has passed and writes the file, `_PAUSE` after a step at the latest.
+    """
 
     def __init__(self, instance: str, device: torch.device, rank: int) -> None:
         folder = settings().run
@@ -66,23 +73,24 @@ class CardMeter:
         self.file = folder / f"{instance}-{rank}.steps"
         self.device = device
         self._compiled = compiled_programs()
-        self._mark = self._marked()
+        self._marks = deque([self._marked()])  # the last one read, then those to read
         self.record = StepRecord(os.getpid(), device.index or 0, rank)
         self._write()
+        self._closed = threading.Event()
+        self._stepped = threading.Event()
+        self._writer = threading.Thread(target=self._write_always, name="card meter", daemon=True)
+        self._writer.start()
 
     def step_ended(self) -> None:
-        """Adds a step whose results are on the host: the card has done all of it."""
-        mark, self._mark = self._mark, self._marked()
-        self._mark.synchronize()
-        self.record = replace(
-            self.record.with_step(mark.elapsed_time(self._mark) / 1000),
-            fallbacks=dict(_C.fallbacks()),
-            compiles=compiled_programs() - self._compiled,
-        )
-        self._write()
+        """Adds a step: what the card did since the one before."""
+        self._marks.append(self._marked())
+        self._stepped.set()
 
     def close(self) -> None:
-        """Removes the file."""
+        """Ends the thread and removes the file."""
+        self._closed.set()
+        self._stepped.set()
+        self._writer.join()
         with suppress(OSError):
             self.file.unlink()
 
@@ -90,6 +98,27 @@ class CardMeter:
         mark = torch.Event(self.device, enable_timing=True)
         mark.record()
         return mark
+
+    def _write_always(self) -> None:
+        while not self._closed.is_set():
+            self._stepped.wait()
+            self._stepped.clear()
+            self._read()
+            self._write()
+            if len(self._marks) > 1:
+                self._stepped.set()
+            self._closed.wait(_PAUSE)  # steps that end meanwhile are written together
+
+    def _read(self) -> None:
+        """Adds the steps whose marks the card has passed. (To wait for one would take the card's
+        error from whom it belongs to.)"""
+        record = self.record
+        while len(self._marks) > 1 and self._marks[1].query():
+            begin = self._marks.popleft()
+            record = record.with_step(begin.elapsed_time(self._marks[0]) / 1000)
+        self.record = replace(
+            record, fallbacks=dict(_C.fallbacks()), compiles=compiled_programs() - self._compiled
+        )
 
     def _write(self) -> None:
         """Replaces the file; a folder that cannot be written is no reason to stop serving."""
