@@ -148,7 +148,7 @@ def test_one_new_token_each(form: str, name: str, dtype: torch.dtype, block: int
     write_and_decode(FORMS[form])(out, query, key, value, cache, slots, *rows)
     nowhere = (key[:1], value[:1], cache, torch.full_like(slots[:1], -1))
     write_and_decode(FORMS[form])(again, query, *nowhere, *rows)
-    assert not torch.equal(cache[0].cpu(), given.cache[0])  # what nobody needs
+    assert cache[0].isfinite().any()  # what nobody needs: block 0
     cache[0] = torch.nan
     written, right = expected(FORMS[form], given, name)
     close = 2e-5 if dtype is torch.float32 else 4e-3

@@ -7,7 +7,7 @@ runs on the card (`openspyre.runtime.rehearsal`). Attention has boxes of sizes i
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import cycle, product
 from typing import Any
 
 import torch
@@ -15,16 +15,16 @@ from vllm import PoolingParams, SamplingParams
 from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
 
 from openspyre.runtime.rehearsal import rehearsing
+from openspyre.runtime.sizes import size_class
 from openspyre.vllm.kernels import make_slots_ready
 
-# What samplers do; with the first, nothing is drawn.
-_SAMPLING: tuple[dict[str, Any], ...] = (
-    {"temperature": 0.0},
-    {"temperature": 0.9},
-    {"temperature": 0.9, "top_k": 3, "top_p": 0.9, "min_p": 0.1, "seed": 1},
-    {"temperature": 0.9, "top_k": 3},
-    {"temperature": 0.9, "top_p": 0.9},
-    {"temperature": 0.0, "logprobs": 5, "presence_penalty": 0.5, "repetition_penalty": 1.2},
+_GREEDY: dict[str, Any] = {"temperature": 0.0}
+_DRAWN: dict[str, Any] = {"temperature": 0.9}
+# What the requests of a step may ask of the sampler, by turns.
+_SAMPLING: tuple[tuple[dict[str, Any], ...], ...] = (
+    (_DRAWN,),
+    ({**_DRAWN, "top_k": 3, "top_p": 0.9, "min_p": 0.1, "seed": 1}, _GREEDY),
+    ({**_GREEDY, "logprobs": 1, "presence_penalty": 0.5, "repetition_penalty": 1.2}, _DRAWN),
 )
 
 
@@ -62,23 +62,28 @@ class Rehearsal:
 
     def run(self) -> None:
         """All of it."""
-        pools = self.runner.is_pooling_model
+        samples = not self.runner.is_pooling_model
         with rehearsing():
             make_slots_ready(self.runner)
             for tokens in self.tokens:
-                self._begin(_parts(tokens, -(-tokens // self.context)), _SAMPLING[0])
-            for requests, sampling in product(self.requests, _SAMPLING[: 1 if pools else None]):
-                self._begin(_parts(min(2 * requests, self.budget), requests), sampling)
-                if not pools and self.context > 2:
+                self._begin(_parts(tokens, -(-tokens // self.context)))
+            for requests in self.requests:
+                self._begin(_parts(min(2 * requests, self.tokens[-1]), requests))
+                if samples and self.context > 2:
                     self._go_on()
+            for requests, sampling in product(self.requests if samples else (), _SAMPLING):
+                if size_class(requests)[1] in (requests, size_class(self.requests[-1])[1]):
+                    self._begin([1] * requests, *sampling)
             self._choose_rows()
             self._finish()
 
-    def _begin(self, lengths: list[int], sampling: dict[str, Any]) -> None:
-        """A step of new requests of these lengths."""
+    def _begin(self, lengths: list[int], *sampling: dict[str, Any]) -> None:
+        """A step of new requests of these lengths, which ask of the sampler by turns."""
         self._finish()
         step = SchedulerOutput.make_empty()
-        step.scheduled_new_reqs = [self._request(*one, sampling) for one in enumerate(lengths)]
+        by_turns = cycle(sampling or (_GREEDY,))
+        numbered = zip(enumerate(lengths), by_turns, strict=False)
+        step.scheduled_new_reqs = [self._request(*one, asked) for one, asked in numbered]
         self.lengths = lengths
         self._take(step, lengths)
 
