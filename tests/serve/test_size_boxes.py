@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import openspyre
+from openspyre.runtime import programs
 from openspyre.runtime.programs import compiled_programs
 from openspyre.runtime.rehearsal import rehearsing
 from openspyre.vllm.one_graph import Box, one_graph
@@ -23,6 +24,12 @@ LIMITS = [
     Limits(1000, 8192, 131_072, 64),
     Limits(37, 777, 9999, 32),
 ]
+
+
+@pytest.fixture
+def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier run has kept on disk would not be compiled."""
+    monkeypatch.setattr(programs, "program_cache", lambda: None)
 
 
 def steps(limits: Limits, count: int) -> list[tuple[list[int], list[int]]]:
@@ -82,6 +89,7 @@ def test_ranges_follow_each_other() -> None:
         assert [n for low, high in found for n in range(low, high + 1)] == [*range(1, most + 1)]
 
 
+@pytest.mark.usefixtures("nothing_kept")
 def test_a_box_is_one_program_for_all_its_sizes() -> None:
     def graph(out: torch.Tensor, x: torch.Tensor, table: torch.Tensor) -> None:
         out.copy_(x[table].sin().sum(1) * 3.5)
@@ -109,6 +117,7 @@ def test_a_box_is_one_program_for_all_its_sizes() -> None:
     assert made.graphs == 1
 
 
+@pytest.mark.usefixtures("nothing_kept")
 def test_what_is_rehearsed_runs_not_and_is_compiled() -> None:
     x, y = (torch.full((9, 31), value, device="spyre") for value in (2.0, 3.0))
     before = compiled_programs()
