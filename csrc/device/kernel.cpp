@@ -117,6 +117,23 @@ std::shared_ptr<Variant> find(State& kernel, const Sizes& sizes) {
   return nullptr;
 }
 
+// A variant of (program bytes, low, high). Null with a Python error set on failure.
+std::shared_ptr<Variant> read_variant(const State& kernel, PyObject* made) {
+  const char* bytes = nullptr;
+  Py_ssize_t length = 0;
+  PyObject *low_tuple = nullptr, *high_tuple = nullptr;
+  Sizes low, high;
+  if (!PyArg_ParseTuple(made, "y#OO", &bytes, &length, &low_tuple, &high_tuple) ||
+      !read_ints(low_tuple, low, "Kernel") || !read_ints(high_tuple, high, "Kernel"))
+    return nullptr;
+  if (low.size() != kernel.size_count || high.size() != kernel.size_count) {
+    PyErr_Format(PyExc_ValueError, "%s: a variant needs %zu sizes", kernel.name.c_str(),
+                 kernel.size_count);
+    return nullptr;
+  }
+  return std::make_shared<Variant>(kernel.name, std::string(bytes, length), low, high);
+}
+
 // Asks Python for the program of a class of sizes. Null with a Python error set on failure.
 std::shared_ptr<Variant> compile(State& kernel, const Sizes& sizes) {
   const Owned tuple(make_ints(sizes));
@@ -124,16 +141,9 @@ std::shared_ptr<Variant> compile(State& kernel, const Sizes& sizes) {
   const Untraced untraced;
   const Owned made(PyObject_CallOneArg(kernel.on_miss.get(), tuple.get()));
   if (!made) return nullptr;
-  const char* bytes = nullptr;
-  Py_ssize_t length = 0;
-  PyObject *low_tuple = nullptr, *high_tuple = nullptr;
-  if (!PyArg_ParseTuple(made.get(), "y#OO", &bytes, &length, &low_tuple, &high_tuple))
-    return nullptr;
-  Sizes low, high;
-  if (!read_ints(low_tuple, low, "Kernel") || !read_ints(high_tuple, high, "Kernel"))
-    return nullptr;
-  auto variant = std::make_shared<Variant>(kernel.name, std::string(bytes, length), low, high);
-  if (low.size() != sizes.size() || high.size() != sizes.size() || !variant->serves(sizes)) {
+  const auto variant = read_variant(kernel, made.get());
+  if (!variant) return nullptr;
+  if (!variant->serves(sizes)) {
     PyErr_Format(PyExc_RuntimeError, "%s: the new variant does not serve %R", kernel.name.c_str(),
                  tuple.get());
     return nullptr;
@@ -141,6 +151,16 @@ std::shared_ptr<Variant> compile(State& kernel, const Sizes& sizes) {
   if (auto raced = find(kernel, sizes)) return raced;  // another thread was faster
   kernel.variants.push_back(variant);
   return variant;
+}
+
+// --- what is called in place of launches ----------------------------------------------------------
+
+thread_local PyObject* in_place = nullptr;  // owned; under the GIL
+
+bool tell_in_place(PyObject* kernel, const Binding& binding) {
+  const Untraced untraced;
+  const Owned held(Py_NewRef(in_place)), sizes(make_ints(binding.sizes));
+  return sizes && Owned(PyObject_CallFunctionObjArgs(held.get(), kernel, sizes.get(), nullptr));
 }
 
 // --- who watches launches -----------------------------------------------------------------------
@@ -206,6 +226,7 @@ bool launch_in_memory(PyObject* self, State& kernel, const Binding& binding, int
 }
 
 bool launch_bound(PyObject* self, const Binding& binding, int device) {
+  if (in_place) return tell_in_place(self, binding);
   State& kernel = state(self);
   return needing_memory([&] { return "the kernel " + kernel.name; },
                         [&] { return launch_in_memory(self, kernel, binding, device); });
@@ -233,6 +254,25 @@ Variant* variant_at(PyObject* self, Py_ssize_t index) {
   if (index >= 0 && static_cast<size_t>(index) < variants.size()) return variants[index].get();
   PyErr_Format(PyExc_IndexError, "there is no variant %zd", index);
   return nullptr;
+}
+
+PyObject* py_serves(PyObject* self, PyObject* tuple) {
+  HANDLE_TH_ERRORS
+  Sizes sizes;
+  if (!read_ints(tuple, sizes, "Kernel.serves")) return nullptr;
+  State& kernel = state(self);
+  return PyBool_FromLong(sizes.size() == kernel.size_count && find(kernel, sizes));
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* py_add(PyObject* self, PyObject* variant) {
+  HANDLE_TH_ERRORS
+  State& kernel = state(self);
+  auto read = read_variant(kernel, variant);
+  if (!read) return nullptr;
+  kernel.variants.push_back(std::move(read));
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
 }
 
 PyObject* py_variants(PyObject* self, PyObject*) {
@@ -403,6 +443,8 @@ void destroy(PyObject* self) {
 
 PyMethodDef methods[] = {
     {"variants", py_variants, METH_NOARGS, "[(program bytes, low, high)] of the size classes."},
+    {"serves", py_serves, METH_O, "Whether a variant is there for these sizes."},
+    {"add", py_add, METH_O, "Adds a variant, (program bytes, low, high): it serves these sizes."},
     {"records", py_records, METH_NOARGS,
      "[(variant, sizes, launches, host seconds, number, launches that found what LX kept)] of "
      "everything that was launched."},
@@ -444,6 +486,12 @@ bool launch(PyObject* kernel, const Binding& binding, int device) {
 void watch_launches(PyObject* callable) {
   PyObject* const before = std::exchange(watcher(), callable == Py_None ? nullptr : callable);
   Py_XINCREF(watcher());
+  Py_XDECREF(before);
+}
+
+void launch_in_place(PyObject* callable) {
+  PyObject* const before = std::exchange(in_place, callable == Py_None ? nullptr : callable);
+  Py_XINCREF(in_place);
   Py_XDECREF(before);
 }
 

@@ -15,6 +15,10 @@ bool launch(PyObject* kernel, const Binding& binding, int device);
 // (addresses, sizes, scalars), and whether it is after; None: nobody. Needs the GIL.
 void watch_launches(PyObject* callable);
 
+// Calls a Python callable with the kernel and its sizes in place of each launch of this thread;
+// None: launches as ever. Needs the GIL.
+void launch_in_place(PyObject* callable);
+
 // Adds the type to the module. Returns false with a Python error set on failure.
 bool add_kernel_type(PyObject* module);
 

@@ -148,6 +148,13 @@ PyObject* py_stop_spans(PyObject*, PyObject* arg) {
   END_HANDLE_TH_ERRORS
 }
 
+PyObject* py_launch_in_place(PyObject*, PyObject* arg) {
+  if (arg != Py_None && !PyCallable_Check(arg))
+    return PyErr_Format(PyExc_TypeError, "launch_in_place: %R is not callable", arg);
+  launch_in_place(arg);
+  Py_RETURN_NONE;
+}
+
 PyObject* py_watch_launches(PyObject*, PyObject* arg) {
   if (arg != Py_None && !PyCallable_Check(arg))
     return PyErr_Format(PyExc_TypeError, "watch_launches: %R is not callable", arg);
@@ -330,6 +337,9 @@ PyMethodDef methods[] = {
     {"stop_spans", py_stop_spans, METH_O,
      "What cards did since the start_spans that gave the argument: [(name, device, engine, stream, "
      "number of the kernel's record, card start and end in ps, host start and end in ns)]."},
+    {"launch_in_place", py_launch_in_place, METH_O,
+     "Has a callable called with the kernel and its sizes in place of each launch of this thread; "
+     "None ends it."},
     {"watch_launches", py_watch_launches, METH_O,
      "Has a callable called before and after every launch with the kernel, the variant, "
      "(addresses, "

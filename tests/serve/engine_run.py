@@ -7,6 +7,7 @@ counts of graphs and fallbacks for each of its workers.
 from __future__ import annotations
 
 import json
+import random
 import sys
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from vllm import LLM, SamplingParams
 from vllm.distributed import cleanup_dist_env_and_memory
 
+from openspyre.runtime.programs import compiled_programs
 from openspyre.vllm import one_graph
 from openspyre.vllm.layers import census
 from tests.serve.collectives import wrong_collectives
@@ -34,6 +36,8 @@ def run(options: dict[str, Any]) -> dict[str, Any]:
     engine.collective_rpc(reset_fallbacks)
     before = engine.collective_rpc(counts)
     passes = [engine.generate(asked, greedy, use_tqdm=False) for _ in range(2)]
+    for few, longest in ((1, 40), (3, 9), (7, 200)):  # other sizes of steps
+        engine.generate(mixed(few, longest), varied(few), use_tqdm=False)
     found = {
         "tokens": [[list(r.outputs[0].token_ids) for r in results] for results in passes],
         "cached": sum(r.num_cached_tokens for r in passes[1]),
@@ -49,6 +53,24 @@ def run(options: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def mixed(count: int, longest: int) -> list[dict[str, list[int]]]:
+    """Prompts of random lengths."""
+    drawn = random.Random(count)
+    lengths = [drawn.randint(1, longest) for _ in range(count)]
+    return [{"prompt_token_ids": [drawn.randint(3, 250) for _ in range(n)]} for n in lengths]
+
+
+def varied(count: int) -> list[SamplingParams]:
+    """Requests that end at different steps; some draw their tokens."""
+    return [
+        SamplingParams(
+            temperature=0.7 * (n % 2), top_k=5 * (n % 3), max_tokens=1 + n, ignore_eos=True,
+            detokenize=False,
+        )
+        for n in range(count)
+    ]  # fmt: skip
+
+
 def more(before: dict[str, int], now: dict[str, int]) -> dict[str, int]:
     return {name: count - before[name] for name, count in now.items()}
 
@@ -62,12 +84,13 @@ def fallbacks(worker: Any) -> dict[str, int]:
 
 
 def counts(worker: Any = None) -> dict[str, int]:
-    """Graphs so far: of Dynamo, breaks among them, of attention and tables."""
+    """Graphs so far: of Dynamo, breaks among them, of attention and tables; and programs."""
     counters = torch._dynamo.utils.counters
     return {
         "dynamo": counters["stats"]["unique_graphs"],
         "breaks": sum(counters["graph_break"].values()),
         "ours": one_graph.compiled_graphs(),
+        "programs": compiled_programs(),
     }
 
 

@@ -9,15 +9,7 @@ import torch
 from torch import Tensor
 
 import openspyre
-from openspyre.vllm.paged import (
-    Form,
-    attend,
-    decode,
-    rectangles,
-    write,
-    write_and_attend,
-    write_and_decode,
-)
+from openspyre.vllm.paged import Form, rectangles, write_and_attend, write_and_decode
 
 openspyre.require()
 HEADS, SHARED, DEPTH = 6, 2, 20
@@ -140,8 +132,7 @@ def test_halves_and_larger_blocks(dtype: torch.dtype, block: int) -> None:
     given = step("mixed", block, dtype)
     query, (key, value, cache, slots), tables = given.on_card()
     out = torch.full_like(query, torch.nan)
-    write()(key, value, cache, slots)
-    attend(form)(out, query, cache, *tables)
+    write_and_attend(form)(out, query, key, value, cache, slots, *tables)
     close = 4e-3 if dtype is torch.float16 else 3e-2
     torch.testing.assert_close(out.cpu(), expected(form, given, "mixed")[1], atol=close, rtol=close)
 
@@ -155,7 +146,10 @@ def test_one_new_token_each(form: str, name: str, dtype: torch.dtype, block: int
     rows = (tables[0], tables[3])
     out, again = (torch.full_like(query, torch.nan) for _ in range(2))
     write_and_decode(FORMS[form])(out, query, key, value, cache, slots, *rows)
-    decode(FORMS[form])(again, query, cache, *rows)
+    nowhere = (key[:1], value[:1], cache, torch.full_like(slots[:1], -1))
+    write_and_decode(FORMS[form])(again, query, *nowhere, *rows)
+    assert cache[0].isfinite().any()  # what nobody needs: block 0
+    cache[0] = torch.nan
     written, right = expected(FORMS[form], given, name)
     close = 2e-5 if dtype is torch.float32 else 4e-3
     for got in (out, again):
@@ -185,9 +179,10 @@ def test_a_page_is_loaded_once() -> None:
     query = torch.randn(1, 2 * heads, depth).half().to("spyre")
     table = torch.arange(1, pages + 1).int()[None].to("spyre")
     rows = (table, torch.tensor([pages * block - 5]).int().to("spyre"))
-    decode(form).prepared(torch.empty_like(query), query, cache, *rows)
+    new = (cache[0, :1, :, :depth], cache[0, :1, :, :depth], cache, torch.tensor([-1]).to("spyre"))
+    write_and_decode(form).prepared(torch.empty_like(query), query, *new, *rows)
     with profile() as measured:
-        decode(form)(torch.empty_like(query), query, cache, *rows)
+        write_and_decode(form)(torch.empty_like(query), query, *new, *rows)
     (kernel,) = measured.kernels
     held = pages * block * heads * 2 * depth * 2
     assert kernel.device_read_bytes < 1.1 * held
@@ -196,9 +191,11 @@ def test_a_page_is_loaded_once() -> None:
 
 def test_a_slot_of_none_is_not_written() -> None:
     given = step("mixed", 16, torch.float32)
-    _, (key, value, cache, slots), _ = given.on_card()
+    query, (key, value, cache, slots), tables = given.on_card()
     slots[3:] = -1
-    write()(key, value, cache, slots)
+    write_and_attend(FORMS["plain"])(
+        torch.empty_like(query), query, key, value, cache, slots, *tables
+    )
     changed = cache.cpu()[1:].flatten(0, 1)
     where = torch.zeros(changed.shape[0], dtype=torch.bool)
     where[given.slots[:3] - 16] = True
@@ -207,21 +204,51 @@ def test_a_slot_of_none_is_not_written() -> None:
     torch.testing.assert_close(changed[where][:, :, :DEPTH].sort(0)[0], given.key[:3].sort(0)[0])
 
 
+def test_one_launch_writes_for_another() -> None:
+    """Of a step in two launches: the first writes all, and attends with its own tokens."""
+    form, given = FORMS["plain"], step("mixed", 16, torch.float32)
+    query, (key, value, cache, slots), tables = given.on_card()
+    table, starts, ends, lengths, *_ = tables
+    out = torch.full_like(query, torch.nan)
+    first, behind = 2, sum(STEPS["mixed"][0][:2])
+    write_and_decode(form)(
+        out[:behind], query[:behind], key, value, cache, slots, table[:first], lengths[:first]
+    )
+    widest = max(STEPS["mixed"][0])
+    cells = torch.cat(
+        [row * widest + torch.arange(n) for row, n in enumerate(STEPS["mixed"][0][first:])]
+    )
+    write_and_attend(form)(
+        out[behind:], query[behind:], key[:1], value[:1], cache, torch.full_like(slots[:1], -1),
+        table[first:], starts[first:], ends[first:], lengths[first:],
+        torch.arange(widest).int().to("spyre"), cells.int().to("spyre"),
+    )  # fmt: skip
+    written, right = expected(form, given, "mixed")
+    torch.testing.assert_close(out.cpu(), right, atol=2e-5, rtol=2e-5)
+    torch.testing.assert_close(cache[1:].cpu(), written[1:], atol=0, rtol=0, equal_nan=True)
+
+
 def test_the_stride_of_a_lone_head_makes_no_graph() -> None:
-    before = write().graphs
-    for tokens in (1, 3, 8):  # a model's own graph gives strides that depend on them
+    form = Form(0.5)
+    before = write_and_decode(form).graphs
+    for tokens in (3, 1, 8):  # a model's own graph gives strides that depend on them
         shape, strides = (tokens, 1, DEPTH), (DEPTH, tokens * DEPTH, 1)
         new = torch.arange(1.0, tokens * DEPTH + 1)
         key, value = (x.to("spyre").as_strided(shape, strides) for x in (new, -new))
         cache = torch.zeros(2, 16, 1, 2 * DEPTH, device="spyre")
-        slots = torch.arange(16, 16 + tokens)
-        write()(key, value, cache, slots.to("spyre"))
+        slots = torch.arange(16, 16 + tokens).to("spyre")
+        query = torch.zeros(tokens, 2, DEPTH, device="spyre")
+        rows = (torch.ones(tokens, 4).int(), torch.ones(tokens).int())
+        table, lengths = (x.to("spyre") for x in rows)
+        write_and_decode(form)(
+            torch.empty_like(query), query, key, value, cache, slots, table[:, :1], lengths
+        )
         written = cache.cpu().view(32, 2 * DEPTH)
-        rows = new.view(tokens, DEPTH)
-        assert torch.equal(written[16 : 16 + tokens], torch.cat([rows, -rows], 1))
+        each = new.view(tokens, DEPTH)
+        assert torch.equal(written[16 : 16 + tokens], torch.cat([each, -each], 1))
         assert not written[:16].any()
         assert not written[16 + tokens :].any()
-    assert write().graphs == before + 1
+    assert write_and_decode(form).graphs == before + 1
 
 
 def test_one_graph_and_one_launch_serve_all_steps() -> None:
@@ -248,11 +275,13 @@ def test_one_graph_and_one_launch_serve_all_steps() -> None:
         ((1,) * 8, (100,) * 8, [(0, 8)]),
         ((1, 1, 512), (100, 90, 512), [(0, 2), (2, 3)]),
         ((512, 500), (512, 512), [(0, 2)]),
+        ((513, 500), (513, 512), [(0, 1), (1, 2)]),
         ((1, 1, 1), (100, 90, 30_000), [(0, 3)]),
         ((1,) * 4, (100, 100, 100, 120_000), [(0, 3), (3, 4)]),
+        ((9,) * 200, (9,) * 200, [(0, 113), (113, 200)]),
     ],
 )
 def test_what_lies_together_is_alike(
     queries: tuple[int, ...], contexts: tuple[int, ...], runs: list[tuple[int, int]]
 ) -> None:
-    assert rectangles(queries, contexts) == runs
+    assert rectangles(queries, contexts, 1024) == runs

@@ -8,7 +8,7 @@ program serves a class.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import openspyre
@@ -17,7 +17,7 @@ from openspyre.ir.kernel import Kernel as Region
 from openspyre.ir.kernel import Role
 from openspyre.ir.text import parse_kernel
 from openspyre.runtime.programs import program_bytes
-from openspyre.runtime.sizes import limits_of
+from openspyre.runtime.sizes import Range, limits_of
 from openspyre.spec import SPYRE_CARD_V1
 
 openspyre.require()  # loads torch's libraries, then checks that the extension belongs to them
@@ -25,16 +25,19 @@ from openspyre._C import Kernel, empty_strided_spyre  # noqa: E402
 
 __all__ = [
     "Kernel",
+    "Programs",
     "empty_strided_spyre",
     "kernel_texts",
     "kernels",
     "load_kernel",
+    "programs_of",
     "refused_sizes",
     "variant_for",
 ]
 
 _lock = threading.Lock()
-_loaded: dict[str, tuple[Kernel, _Programs]] = {}
+_loaded: dict[str, tuple[Kernel, Programs]] = {}
+_programs: dict[Kernel, Programs] = {}
 
 
 def load_kernel(text: str) -> Kernel:
@@ -51,7 +54,8 @@ def load_kernel(text: str) -> Kernel:
     """
     with _lock:
         if text not in _loaded:
-            _loaded[text] = _callable(parse_kernel(text))
+            kernel, programs = _loaded[text] = _callable(parse_kernel(text))
+            _programs[kernel] = programs
         return _loaded[text][0]
 
 
@@ -69,6 +73,11 @@ def kernel_texts() -> Iterator[tuple[str, Kernel]]:
     yield from loaded
 
 
+def programs_of(kernel: Kernel) -> Programs:
+    """What makes the programs of a loaded kernel."""
+    return _programs[kernel]
+
+
 def refused_sizes(text: str) -> tuple[tuple[int, ...], ...]:
     """Sizes for which a loaded kernel did not compile."""
     with _lock:
@@ -84,10 +93,10 @@ def variant_for(region: Region, sizes: tuple[int, ...]) -> Variant:
     Raises:
         Unsupported: the card cannot run the kernel at these sizes.
     """
-    return _Programs(region)(sizes)
+    return Programs(region)(sizes)
 
 
-class _Programs:
+class Programs:
     """The programs of a kernel; called with sizes, gives the variant for their class."""
 
     def __init__(self, region: Region) -> None:
@@ -96,16 +105,22 @@ class _Programs:
         self._unsupported: dict[tuple[tuple[int, int], ...], Unsupported] = {}
 
     def __call__(self, sizes: tuple[int, ...]) -> Variant:
-        limits = limits_of(self.region, sizes)
+        return self._variant(limits_of(self.region, sizes), sizes)
+
+    def serving(self, ranges: Mapping[str, Range], sizes: tuple[int, ...]) -> Variant:
+        """The variant for ranges of some symbols, and for the classes of the others' sizes."""
+        return self._variant(limits_of(self.region, sizes) | dict(ranges), ())
+
+    def _variant(self, limits: dict[str, Range], sizes: tuple[int, ...]) -> Variant:
         classes = tuple(limits.values())
-        given = dict(zip(self.region.symbols, sizes, strict=True))
+        given = dict(zip(self.region.symbols, sizes, strict=False))
         try:
             if classes in self._unsupported:
                 raise self._unsupported[classes].with_traceback(None)
             kernel = replace(self.region, limits=limits)
             program = program_bytes(kernel, SPYRE_CARD_V1, given)
         except (SpyreError, BrokenInvariant) as error:
-            self.refused.append(sizes)
+            self.refused.append(sizes or tuple(high for _, high in classes))
             if isinstance(error, Unsupported):
                 self._unsupported[classes] = error
             raise
@@ -113,8 +128,8 @@ class _Programs:
         return program, low, high
 
 
-def _callable(region: Region) -> tuple[Kernel, _Programs]:
+def _callable(region: Region) -> tuple[Kernel, Programs]:
     tensors = [region.tensors[name] for name in region.arguments]
     dtypes = [None if t.role is Role.SCALAR else t.dtype.value for t in tensors]
-    programs = _Programs(region)
+    programs = Programs(region)
     return Kernel(region.name, tuple(dtypes), len(region.symbols), programs), programs

@@ -1,34 +1,18 @@
-"""vLLM's attention backend for the card: what it can, what a step tells it, a layer's call."""
+"""vLLM's attention backend for the card: what it can, and a layer's call."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
-from vllm.v1.attention.backend import (
-    AttentionBackend,
-    AttentionImpl,
-    AttentionMetadataBuilder,
-    AttentionType,
-    CommonAttentionMetadata,
-    MultipleOf,
-)
+from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, AttentionType, MultipleOf
 from vllm.v1.kv_cache_interface import KVCacheLayout
 
 from openspyre.errors import Unsupported
 from openspyre.vllm.layouts import keep_layouts
-from openspyre.vllm.paged import (
-    Form,
-    attend,
-    decode,
-    rectangles,
-    write,
-    write_and_attend,
-    write_and_decode,
-)
+from openspyre.vllm.paged import Form
+from openspyre.vllm.steps import SpyreMetadataBuilder, SpyreStep
 
 
 class SpyreAttentionBackend(AttentionBackend):
@@ -67,93 +51,7 @@ class SpyreAttentionBackend(AttentionBackend):
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Rectangle:
-    """Requests that one launch takes, as views and tables on the card.
-
-    Attributes:
-        first, end: of their tokens in the step.
-        tables: see `paged.attend`.
-        one_each: whether they have one new token each, as `paged.decode` takes them.
-    """
-
-    first: int
-    end: int
-    tables: tuple[Tensor, ...]
-    one_each: bool
-
-    @property
-    def rows(self) -> tuple[Tensor, ...]:
-        """What `paged.decode` takes of the tables."""
-        return self.tables[0], self.tables[3]
-
-
-@dataclass(frozen=True, slots=True)
-class SpyreMetadata:
-    """What a step tells its attention layers.
-
-    Attributes:
-        tokens: how many there are; what lies behind them is padding.
-        slots: where each token's keys and values go.
-    """
-
-    tokens: int
-    slots: Tensor
-    rectangles: tuple[Rectangle, ...]
-
-
-class SpyreMetadataBuilder(AttentionMetadataBuilder[SpyreMetadata]):
-    """Makes a step's rectangles from the tables that the host has; waits for nothing."""
-
-    def __init__(self, kv_cache_spec: Any, layer_names: Any, vllm_config: Any, device: Any) -> None:
-        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        self._init_reorder_batch_threshold(1)
-        most = vllm_config.scheduler_config.max_num_batched_tokens
-        self.numbers = torch.arange(most, dtype=torch.int32, device=device)
-
-    def build(
-        self,
-        common_prefix_len: int,
-        common_attn_metadata: CommonAttentionMetadata,
-        fast_build: bool = False,
-    ) -> SpyreMetadata:
-        common = common_attn_metadata
-        bounds = common.query_start_loc_cpu.numpy()
-        contexts = common.seq_lens_cpu_upper_bound.tolist()
-        runs = rectangles(np.diff(bounds).tolist(), contexts)
-        made = tuple(self._rectangle(common, bounds, contexts, *run) for run in runs)
-        return SpyreMetadata(
-            common.num_actual_tokens, common.slot_mapping[: common.num_actual_tokens], made
-        )
-
-    def _rectangle(
-        self,
-        common: CommonAttentionMetadata,
-        bounds: np.ndarray[Any, Any],
-        contexts: list[int],
-        first: int,
-        end: int,
-    ) -> Rectangle:
-        queries = np.diff(bounds[first : end + 1])
-        width, tokens = int(queries.max()), int(queries.sum())
-        pages = -(-max(contexts[first:end]) // self.kv_cache_spec.block_size)
-        cells = self.numbers[:tokens]
-        if tokens != width * (end - first):
-            behind = np.repeat(np.cumsum(width - queries) - (width - queries), queries)
-            cells = torch.from_numpy((np.arange(tokens) + behind).astype(np.int32)).to(self.device)
-        tables = (
-            common.block_table_tensor[first:end, :pages],
-            common.query_start_loc[first:end],
-            common.query_start_loc[first + 1 : end + 1],
-            common.seq_lens[first:end],
-            self.numbers[:width],
-            cells,
-        )
-        one_each = width == 1 and tokens == end - first
-        return Rectangle(int(bounds[first]), int(bounds[end]), tables, one_each)
-
-
-class SpyreAttention(AttentionImpl[SpyreMetadata]):
+class SpyreAttention(AttentionImpl[SpyreStep]):
     """One layer's attention."""
 
     def __init__(
@@ -179,7 +77,7 @@ class SpyreAttention(AttentionImpl[SpyreMetadata]):
         self.kv_cache_dtype = kv_cache_dtype
         self.writes = kv_sharing_target_layer_name is None
         self.form = Form(self.scale, sliding_window or 0, logits_soft_cap or 0.0)
-        self.prepared = False
+        self.ready = False
 
     def forward(
         self,
@@ -188,7 +86,7 @@ class SpyreAttention(AttentionImpl[SpyreMetadata]):
         key: Tensor,
         value: Tensor,
         kv_cache: Tensor,
-        attn_metadata: SpyreMetadata | None,
+        attn_metadata: SpyreStep | None,
         output: Tensor,
         output_scale: Tensor | None = None,
         output_block_scale: Tensor | None = None,
@@ -197,30 +95,10 @@ class SpyreAttention(AttentionImpl[SpyreMetadata]):
             raise Unsupported("an attention output that is quantized")
         if attn_metadata is None:  # a run that only measures memory
             return output.zero_()
-        tokens = slice(0, attn_metadata.tokens)
-        cache, slots = kv_cache.transpose(1, 2), attn_metadata.slots
-        new = (key[tokens], value[tokens], cache, slots)
-        first, *others = attn_metadata.rectangles
-        whole = (output[tokens], query[tokens])
-        if not self.prepared:  # so that no step makes a graph later, whatever its rectangles are
-            write().prepared(*new)
-            write_and_attend(self.form).prepared(*whole, *new, *first.tables)
-            attend(self.form).prepared(*whole, cache, *first.tables)
-            write_and_decode(self.form).prepared(*whole, *new, *first.rows)
-            decode(self.form).prepared(*whole, cache, *first.rows)
-            self.prepared = True
-        if self.writes and not others:
-            if first.one_each:
-                write_and_decode(self.form)(*whole, *new, *first.rows)
-            else:
-                write_and_attend(self.form)(*whole, *new, *first.tables)
-            return output
-        if self.writes:  # of all tokens first: a request may share the blocks of another
-            write()(*new)
-        for one in (first, *others):
-            tokens = slice(one.first, one.end)
-            if one.one_each:
-                decode(self.form)(output[tokens], query[tokens], cache, *one.rows)
-            else:
-                attend(self.form)(output[tokens], query[tokens], cache, *one.tables)
+        given = (output, query, key, value, kv_cache.transpose(1, 2))
+        if not self.ready:  # so that no step makes a graph or a program later, whatever it is
+            attn_metadata.make_ready(self.form, given)
+            self.ready = True
+        for launch in attn_metadata.launches(self.form, given, writes=self.writes):
+            launch(*given)
         return output

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from openspyre.errors import Unsupported
 from openspyre.vllm.one_graph import OneGraph, one_graph
+from openspyre.vllm.size_boxes import slot_boxes
 
 SLOT_MAPPING = "vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel"
 
@@ -52,3 +54,12 @@ def slot_mapping(
     if num_tokens:
         written, ends = slot_mapping_ptr[:num_tokens], query_start_loc_ptr[1:]
         slots(KV_CACHE_BLOCK_SIZE)(written, positions_ptr[:num_tokens], ends, block_table_ptr)
+
+
+def make_slots_ready(runner: Any) -> None:
+    """Makes the programs of slot mappings for all steps that a runner may have."""
+    ends, positions = runner.query_start_loc.gpu[1:], runner.positions
+    for table in runner.input_batch.block_table.block_tables:
+        written, blocks = table.slot_mapping.gpu, table.block_table.gpu
+        boxes = slot_boxes(written.shape[0], blocks.shape[0])
+        slots(table.block_size).make_ready(boxes, written, positions, ends, blocks)

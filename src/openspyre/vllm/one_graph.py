@@ -7,7 +7,7 @@ them, 1 included, so nothing is looked at again and no graph is made while a mod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -16,10 +16,15 @@ import torch
 from torch import Tensor
 
 from openspyre.errors import BrokenInvariant
+from openspyre.runtime.launch import Kernel, programs_of
+from openspyre.runtime.rehearsal import in_place_of_launches, make_ready_for
+from openspyre.runtime.sizes import Range
 
-# Sizes of the tensors that are traced, by the order in which dims are first named.
-_MADE_UP = (7, 3, 5, 11, 13, 17, 19)
+# Sizes of the tensors that are traced: each named dim has one that nothing else has.
+_MADE_UP = (7, 3, 5, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83)
 Dims = Sequence[str | None]
+Box = Mapping[str, Range]
+"""Of each named dim, the sizes that one program serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,33 @@ class Form:
         return made
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A kernel that a graph launches.
+
+    Attributes:
+        sizes: those of its symbols when it was traced.
+        dims: the named dims that some of its symbols are, by symbol.
+    """
+
+    kernel: Kernel
+    sizes: tuple[int, ...]
+    dims: Mapping[str, str]
+
+    def make_ready(self, box: Box) -> None:
+        """One program for the sizes of a box."""
+        ranges = {symbol: box[dim] for symbol, dim in self.dims.items() if dim in box}
+        make_ready_for(self.kernel, ranges, self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A compiled graph and the kernels that it launches."""
+
+    run: Callable[..., Any]
+    calls: tuple[Call, ...]
+
+
 class OneGraph:
     """Calls a function through the compiler.
 
@@ -80,9 +112,9 @@ class OneGraph:
     def __init__(self, function: FunctionType, *dims: Dims) -> None:
         self.function, self.dims = function, dims
         self.graphs = 0
-        self._compiled: dict[tuple[Form, ...], Callable[..., Any]] = {}
-        names = dict.fromkeys(name for of_one in dims for name in of_one if name is not None)
-        self._sizes = dict(zip(names, _MADE_UP, strict=False))
+        self._compiled: dict[tuple[Form, ...], Traced] = {}
+        self._names = tuple(dict.fromkeys(name for of in dims for name in of if name is not None))
+        self._ready: set[tuple[Kernel, tuple[tuple[str, Range], ...]]] = set()
         _all.append(self)
 
     def __call__(self, *arguments: Tensor) -> None:
@@ -90,6 +122,22 @@ class OneGraph:
 
     def prepared(self, *arguments: Tensor) -> Callable[..., Any]:
         """The graph for arguments of this form, compiled if there is none yet; does not run it."""
+        return self._traced(arguments).run
+
+    def make_ready(self, boxes: Iterable[Box], *arguments: Tensor) -> None:
+        """Makes a program for each box, of the graph for arguments of this form.
+
+        No call with sizes in one of them makes a program later.
+        """
+        calls = self._traced(arguments).calls
+        for box in boxes:
+            for call in calls:
+                key = (call.kernel, tuple(sorted(box.items())))
+                if key not in self._ready:
+                    self._ready.add(key)
+                    call.make_ready(box)
+
+    def _traced(self, arguments: Sequence[Tensor]) -> Traced:
         forms = tuple(map(Form.of, arguments, self.dims))
         found = self._compiled.get(forms)
         if found is None:
@@ -101,7 +149,7 @@ class OneGraph:
             found = self._compiled[forms] = alike[0] if alike else self._compile(forms)
         return found
 
-    def _compile(self, forms: Sequence[Form]) -> Callable[..., Any]:
+    def _compile(self, forms: Sequence[Form]) -> Traced:
         self.graphs += 1
         # Dynamo keeps what it has compiled by code: without guards, each form needs its own. What
         # it has seen of sizes it keeps by name and line: forms of one name would share theirs, and
@@ -114,10 +162,26 @@ class OneGraph:
             fullgraph=True,
             options={"guard_filter_fn": torch.compiler.skip_all_guards_unsafe},
         )
-        examples = [f.example(d, self._sizes) for f, d in zip(forms, self.dims, strict=True)]
-        compiled(*examples)
-        self._compiled[tuple(map(Form.of, examples, self.dims))] = compiled
-        return compiled
+        sizes = self._made_up(forms)
+        examples = [f.example(d, sizes) for f, d in zip(forms, self.dims, strict=True)]
+        launched: dict[Kernel, tuple[int, ...]] = {}
+        with in_place_of_launches(launched.__setitem__):
+            compiled(*examples)
+        names = {size: dim for dim, size in sizes.items()}
+        traced = Traced(compiled, tuple(_call(k, s, names) for k, s in launched.items()))
+        self._compiled[tuple(map(Form.of, examples, self.dims))] = traced
+        return traced
+
+    def _made_up(self, forms: Sequence[Form]) -> dict[str, int]:
+        """A size for each named dim, that nothing else in these forms has."""
+        taken = {n for form in forms for n in (*form.sizes, *form.strides)}
+        return dict(zip(self._names, (n for n in _MADE_UP if n not in taken), strict=False))
+
+
+def _call(kernel: Kernel, sizes: tuple[int, ...], names: Mapping[int, str]) -> Call:
+    symbols = programs_of(kernel).region.symbols
+    named = {s: names[n] for s, n in zip(symbols, sizes, strict=True) if n in names}
+    return Call(kernel, sizes, named)
 
 
 _all: list[OneGraph] = []

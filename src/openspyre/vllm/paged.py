@@ -1,8 +1,11 @@
 """Attention over a paged cache, as functions that compile to one launch.
 
+Each writes keys and values first: the first launch of a step those of all its tokens, for a request
+may share blocks that another one of the step fills; the others write to no slot.
+
 Requests lie behind each other in the tokens of a step. A launch takes a rectangle of them: as many
-rows as requests, as many columns as the longest has tokens. One column has functions of its own,
-which spread pages over cores. The cache is `[block, token, head, content]` with keys in the first
+rows as requests, as many columns as the longest has tokens. One column has a function of its own,
+which spreads pages over cores. The cache is `[block, token, head, content]` with keys in the first
 half of a content and values in the second. What a slot holds that no token of the request was
 written to may be anything, NaN included: it is never added, not even times zero.
 """
@@ -20,7 +23,9 @@ from torch import Tensor
 from openspyre.vllm.one_graph import OneGraph, one_graph
 
 _TOKENS = ("tokens", None, None)
+_WRITTEN = ("written", None, None)
 _CACHE = ("blocks", None, None, None)
+_WRITE = (_TOKENS, _TOKENS, _WRITTEN, _WRITTEN, _CACHE, ("written",))
 _RECTANGLE = (
     ("rows", "pages"), ("rows",), ("rows",), ("rows",), ("columns",), ("tokens",),
 )  # fmt: skip
@@ -43,21 +48,24 @@ class Form:
     cap: float = 0.0
 
 
-def rectangles(queries: Sequence[int], contexts: Sequence[int]) -> list[tuple[int, int]]:
+def rectangles(
+    queries: Sequence[int], contexts: Sequence[int], cells: int
+) -> list[tuple[int, int]]:
     """Runs of requests that one launch each takes, as (first, behind the last).
 
     Args:
         queries: new tokens of each request.
         contexts: tokens of each request, the new ones included.
+        cells: how many a rectangle of several rows may have.
     """
     runs: list[tuple[int, int]] = []
     widest = longest = 0
     for n, (query, context) in enumerate(zip(queries, contexts, strict=True)):
         if runs:
             first, end = runs[-1]
-            wide, long = max(widest, query), max(longest, context)
+            wide, long, rows = max(widest, query), max(longest, context), n + 1 - first
             apart = (end - first) * widest * longest + query * context + _LAUNCH
-            if (n + 1 - first) * wide * long <= apart:
+            if rows * wide <= cells and rows * wide * long <= apart:
                 runs[-1], widest, longest = (first, n + 1), wide, long
                 continue
         runs.append((n, n + 1))
@@ -67,9 +75,12 @@ def rectangles(queries: Sequence[int], contexts: Sequence[int]) -> list[tuple[in
 
 @cache
 def write_and_attend(form: Form) -> OneGraph:
-    """Writes keys and values of all tokens, then attends; one rectangle holds all tokens.
+    """Writes keys and values of new tokens, then attends with tokens of a rectangle.
 
-    Arguments: out, query, key, value, cache, slots, then those of `attend`'s rectangle.
+    Arguments: out and query `[token, head, depth]` of the rectangle; key, value, cache and slots of
+    the tokens to write; table (blocks of each row), starts and ends (of each row's tokens in the
+    step), lengths (tokens of each row's request), columns (0, 1, ...), cells (of each token of the
+    rectangle, row * number of columns + column).
     """
 
     def graph(
@@ -77,74 +88,35 @@ def write_and_attend(form: Form) -> OneGraph:
         table: Tensor, starts: Tensor, ends: Tensor, lengths: Tensor, columns: Tensor,
         cells: Tensor,
     ) -> None:  # fmt: skip
+        _one_size(out, query, cells)
+        _one_size(table, starts, ends, lengths)
         _write(key, value, cache, slots)
         out.copy_(_attend(form, query, cache, table, starts, ends, lengths, columns, cells))
 
-    return one_graph(graph, *(_TOKENS,) * 4, _CACHE, ("tokens",), *_RECTANGLE)
-
-
-@cache
-def attend(form: Form) -> OneGraph:
-    """Attends to what the cache holds.
-
-    Arguments: out and query `[token, head, depth]`, cache, table (blocks of each row), starts and
-    ends (of each row's tokens in the step), lengths (tokens of each row's request), columns (0, 1,
-    ...), cells (of each token, row * number of columns + column).
-    """
-
-    def graph(
-        out: Tensor, query: Tensor, cache: Tensor, table: Tensor, starts: Tensor, ends: Tensor,
-        lengths: Tensor, columns: Tensor, cells: Tensor,
-    ) -> None:  # fmt: skip
-        out.copy_(_attend(form, query, cache, table, starts, ends, lengths, columns, cells))
-
-    return one_graph(graph, _TOKENS, _TOKENS, _CACHE, *_RECTANGLE)
+    return one_graph(graph, *_WRITE, *_RECTANGLE)
 
 
 @cache
 def write_and_decode(form: Form) -> OneGraph:
-    """Writes keys and values of requests with one new token each, then attends.
+    """Writes keys and values of new tokens, then attends for requests with one new token each.
 
-    Arguments: out, query, key, value, cache, slots, then those of `decode`'s requests.
+    Arguments: out and query `[request, head, depth]`; key, value, cache and slots of the tokens to
+    write; table (blocks of each request), lengths (its tokens).
     """
 
     def graph(
         out: Tensor, query: Tensor, key: Tensor, value: Tensor, cache: Tensor, slots: Tensor,
         table: Tensor, lengths: Tensor,
     ) -> None:  # fmt: skip
-        _one_size(out, query, key, value, slots, table, lengths)
-        _write(key, value, cache, slots)
-        out.copy_(_decode(form, query, cache, table, lengths))
-
-    return one_graph(graph, *(_TOKENS,) * 4, _CACHE, ("tokens",), *_ROWS)
-
-
-@cache
-def decode(form: Form) -> OneGraph:
-    """Attends to what the cache holds of requests with one new token each.
-
-    Arguments: out and query `[request, head, depth]`, cache, table (blocks of each request),
-    lengths (its tokens).
-    """
-
-    def graph(out: Tensor, query: Tensor, cache: Tensor, table: Tensor, lengths: Tensor) -> None:
         _one_size(out, query, table, lengths)
+        _write(key, value, cache, slots)
         out.copy_(_decode(form, query, cache, table, lengths))
 
-    return one_graph(graph, _TOKENS, _TOKENS, _CACHE, *_ROWS)
-
-
-@cache
-def write() -> OneGraph:
-    """Writes keys and values `[token, head, depth]`; arguments: key, value, cache, slots."""
-
-    def graph(key: Tensor, value: Tensor, cache: Tensor, slots: Tensor) -> None:
-        _write(key, value, cache, slots)
-
-    return one_graph(graph, _TOKENS, _TOKENS, _CACHE, ("tokens",))
+    return one_graph(graph, *_WRITE, *_ROWS)
 
 
 def _write(key: Tensor, value: Tensor, cache: Tensor, slots: Tensor) -> None:
+    _one_size(key, value, slots)
     # A slot of -1 is no slot: block 0 is vLLM's block for what nobody needs.
     at = slots.clamp(min=0)
     cache.flatten(0, 1).index_put_((at,), torch.cat([key, value], -1).to(cache.dtype))

@@ -16,6 +16,7 @@ from vllm.v1.worker.utils import request_memory
 from vllm.v1.worker.worker_base import CompilationTimes
 
 from openspyre.errors import Unsupported
+from openspyre.vllm.rehearsal import Rehearsal
 from openspyre.vllm.runner import SpyreModelRunner
 from openspyre.vllm.step_record import CardMeter
 
@@ -71,7 +72,8 @@ class SpyreWorker(Worker):
         return SpyreModelRunner(self.vllm_config, self.device)
 
     def compile_or_warm_up_model(self) -> CompilationTimes:
-        """Runs the kinds of steps that requests ask for, so that their graphs are made before."""
+        """Runs the kinds of steps that requests ask for, and goes through all sizes that they may
+        have, so that graphs and programs are made before."""
         begin = time.monotonic()
         runner, chosen = self.model_runner, self.scheduler_config
         requests = min(chosen.max_num_seqs, chosen.max_num_batched_tokens)
@@ -80,9 +82,7 @@ class SpyreWorker(Worker):
             _, last = runner._dummy_run(tokens, force_attention=True, uniform_decode=decodes)
             if decodes and not runner.is_pooling_model:
                 runner._dummy_sampler_run(hidden_states=last)
-        runner.input_batch.block_table.compute_slot_mapping(
-            1, runner.query_start_loc.gpu[:2], runner.positions[:1]
-        )
+        Rehearsal(self).run()
         set_random_seed(self.model_config.seed)
         torch.accelerator.synchronize()
         self.meter = CardMeter(self.vllm_config.instance_id, self.device, self.rank)
