@@ -166,6 +166,15 @@ class TestEmpty(TestCase):
 instantiate_device_type_tests(TestEmpty, globals())
 """
 
+CUSTOM = """
+class TestForCuda(TestCase):
+    def test_passes(self, device):
+        self.assertEqual(torch.ones(3, device=device).device.type, device.partition(":")[0])
+
+
+instantiate_device_type_tests(TestForCuda, globals(), only_for="cuda")
+"""
+
 NOTHING = "VALUE = 1\n"
 SYNTAX = "def broken(:\n"
 DIES = "import os\nos.abort()\n"
@@ -173,12 +182,13 @@ DIES = "import os\nos.abort()\n"
 
 def write_tests(folder: Path) -> Path:
     """The files in a folder of their own."""
-    folder.mkdir()
+    (folder / "deep").mkdir(parents=True)
     for name, text in {
         "outcomes": _HEAD + OUTCOMES, "small_ops": _HEAD + OPS, "empty": _HEAD + EMPTY,
         "nothing": NOTHING, "syntax": SYNTAX, "dies": DIES,
     }.items():  # fmt: skip
         (folder / f"test_{name}.py").write_text(text)
+    (folder / "deep" / "test_outcomes.py").write_text(_HEAD + CUSTOM)
     return folder
 
 
@@ -202,7 +212,7 @@ files:
         reason: it did once
         issue: https://example.org/1
         dates: DATES
-        raises: {type: RuntimeError}
+        raises: {type: RuntimeError, match: ^once$}
       - id: X-2
         test: TestOutcomes::test_fails_as_expected
         verdict: xfail
@@ -251,7 +261,7 @@ files:
         reason: planted
         issue: https://example.org/5
         dates: DATES
-        raises: {type: AssertionError}
+        raises: {type: AssertionError, match: True is not false}
         hits: 1
       - id: T-1
         test: TestOutcomes::test_close
@@ -282,6 +292,8 @@ files:
         ops: [add, div]
         reason: planted
         tolerance: {atol: 0.1, rtol: 0}
+  - path: deep/test_outcomes.py
+    guards: {for_custom: true}
   - path: test_nothing.py
   - path: test_empty.py
   - path: test_syntax.py

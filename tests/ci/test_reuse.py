@@ -15,7 +15,14 @@ import pytest
 
 from openspyre.ci.capability import Row, State
 from openspyre.ci.reuse.capability_table import derived, write_capability
-from openspyre.ci.reuse.ledger import Bucket, Ledger, Outcome, outcome, read_ledger
+from openspyre.ci.reuse.ledger import (
+    EXECUTED,
+    Bucket,
+    Ledger,
+    Outcome,
+    outcome,
+    read_ledger,
+)
 from tests.ci.planted_tests import RULES, write_tests
 
 CI = Path(__file__).parent
@@ -93,6 +100,8 @@ EXPECTED = {
     "test_outcomes.py::TestBypassed::test_only_cuda": "passed",
     "test_outcomes.py::TestForCuda::test_passes": "excluded-guard",
     "test_outcomes.py::TestPlain::test_passes": "excluded-scope",
+    # the same names in a file of the same name, whose class for another device is asked for
+    "deep/test_outcomes.py::TestForCuda::test_passes": "passed",
     "test_small_ops.py::TestOps::test_right[dtype=float16,op=add]": "passed",
     "test_small_ops.py::TestOps::test_right[dtype=float32,op=add]": "excluded-dtype",
     "test_small_ops.py::TestOps::test_right[dtype=int64,op=add]": "passed",
@@ -166,6 +175,7 @@ def test_a_dropped_entry_is_noticed(ledger: Ledger, bucket: str) -> None:
     universe = set(EXPECTED)
     assert ledger.problems(universe) == []
     victim = next(entry for entry in ledger.entries if entry.bucket.value == bucket)
+    nameless = replace(victim, rule="")
     without = Ledger(tuple(entry for entry in ledger.entries if entry is not victim))
     twice = Ledger((*ledger.entries, victim))
     other = Ledger((*without.entries, replace(victim, id=f"{victim.id}x")))
@@ -173,6 +183,9 @@ def test_a_dropped_entry_is_noticed(ledger: Ledger, bucket: str) -> None:
         problems = wrong.problems(universe)
         assert victim.id in problems[0]
         assert outcome(wrong, problems) is Outcome.ACCOUNTING
+    ran = bucket in ("skipped-upstream", *(b.value for b in EXECUTED))
+    problems = Ledger((*without.entries, nameless)).problems(universe)
+    assert (problems == []) is ran
 
 
 def test_outputs(place: Path, ran: subprocess.CompletedProcess[str], ledger: Ledger) -> None:
@@ -196,19 +209,19 @@ def test_the_canary_runs_what_is_in_quarantine(place: Path) -> None:
     }  # fmt: skip
 
 
-def test_nothing_run_is_not_green(place: Path) -> None:
-    found = spyre_ci(
-        "run",
-        "rules.yaml",
-        "--tests",
-        "up",
-        "--work",
-        "none",
-        "--file",
-        "test_nothing.py",
-        cwd=place,
-    )
-    assert found.returncode == Outcome.NOTHING_RAN.value
+@pytest.mark.parametrize(
+    ("ids", "code", "said"),
+    [
+        ("\n", Outcome.NOTHING_RAN, "nothing ran: 0 tests"),
+        ("test_nothing.py::A::b\n", Outcome.CONFIG, "--ids names 1 tests that there are not"),
+    ],
+)
+def test_nothing_run_is_not_green(place: Path, ids: str, code: Outcome, said: str) -> None:
+    (place / "ids").write_text(ids)
+    shared = ("--tests", "up", "--work", "none", "--ids", "ids")
+    found = spyre_ci("run", "rules.yaml", *shared, "--file", "test_nothing.py", cwd=place)
+    assert found.returncode == code.value
+    assert said in found.stdout + found.stderr
 
 
 def test_a_run_goes_on_where_it_was(place: Path, ledger: Ledger) -> None:

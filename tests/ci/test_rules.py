@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,16 @@ from openspyre.ci.cli import app
 from openspyre.ci.native.hooks import Case, Drop, Expect, Keep, Override
 from openspyre.ci.native.identity import Identity
 from openspyre.ci.reuse.capability_table import derived, read_capability, write_capability
+from openspyre.ci.reuse.commands import check_ids
 from openspyre.ci.reuse.compiling import compiled, hooks_file, native_only
 from openspyre.ci.reuse.formatting import formatted
+from openspyre.ci.reuse.isolation import Broken, HookedFile
 from openspyre.ci.reuse.ledger import Bucket
 from openspyre.ci.reuse.loading import load
 from openspyre.ci.reuse.located import InvalidRules
 from openspyre.ci.reuse.planning import Collected, FilePlan, planned
 from openspyre.ci.reuse.reading import read_rules
+from openspyre.ci.reuse.running import Prepared
 from openspyre.ci.reuse.schema import RuleSet, Verdict
 from openspyre.errors import SpyreError
 
@@ -110,6 +114,43 @@ WRONG = [
         "O-1 ends before it begins",
     ),
     ("a: &x\n  b: *x\n", "an alias that contains itself"),
+    (HEAD + 'bootstrap: "a\x07b"\n', "4:14: U+0007 is no character of YAML; in a text"),
+    ("a: " + "[" * 5000, "1:1: it is nested too deep"),
+    ("a: " + "{a: " * 5000, "1:1: it is nested too deep"),
+    (HEAD + 'bootstrap: "\\ud800"\n', "4:12: surrogates not allowed: half of a character"),
+    (HEAD + "bootstrap: !!bool maybe\n", "4:12: 'maybe' is no bool"),
+    (HEAD + "bootstrap: !!timestamp now\n", "4:12: 'now' is no timestamp"),
+    (HEAD + "bootstrap: !!int ''\n", "4:12: '' is no int"),
+    (HEAD + f"bootstrap: 0x{'f' * 5000}\n", "4:12: '0xfff"),
+    (HEAD + "? [a, b]\n: 1\n", "4:3: a key is a word, not several"),
+    (HEAD.replace("other", "''"), "3:9: a file of rules needs 'device'"),
+    (HEAD.replace("other", "my-device"), "3:9: device is a name, as in torch.NAME, not 'my-dev"),
+    (HEAD + "bootstrap: import os\n", "4:12: bootstrap is module or module:function, not"),
+    (file_of(rule("G 1", "A::b")), "7:14: id is one word, not 'G 1'"),
+    (file_of(GATE, path="'a\"b.py'"), "5:11: path is a Python file relative to"),
+    (file_of(rule("''", "A::b")), "7:14: a rule needs 'id'"),
+    (file_of(rule("G-1", "A::b", "hits: 0")), "hits is 1 or more, not 0"),
+    (file_of(rule("G-1", "A::b", "params: {k: [1]}")), "params maps to plain values"),
+    (file_of(rule("G-1", "A::b", "params: {k: 2026-12-01}")), "quote what is a text"),
+    (file_of(rule("G-1", "A::b", "params: {a b: 1}")), "'a b' is no name of a parameter"),
+    (file_of(rule("G-1", "A::b", "params: {}")), "params is empty"),
+    (
+        file_of(rule("G-1", "A::b", "reason: r", "tolerance: {atol: .inf, rtol: 1e-3}")),
+        "atol is a finite number, not inf",
+    ),
+    (HEAD + "defaults: {max_days: {xfail: -1}}\n", "xfail is 0 or more, not -1"),
+    (file_of(GATE, path="a//b.py"), "5:11: path is a Python file relative to"),
+    (file_of(GATE, path="a.py\n    sha256: abc"), "6:13: sha256 is 64 hex digits"),
+    *[
+        (
+            file_of(rule("X-1", "A::b", "verdict: xfail", WHY, f"raises: {{type: E{match}}}")),
+            f"match says nothing: {said}",
+        )
+        for match, said in [
+            ("", "it is empty"), (", match: ''", "it is empty"), (", match: .*", "'.*' is in"),
+            (", match: 'a?'", "'a?' is in any text"),
+        ]
+    ],
 ]  # fmt: skip
 
 
@@ -121,7 +162,7 @@ def test_what_is_wrong_is_said_where_it_is(tmp_path: Path, text: str, problem: s
 
 
 def test_all_problems_are_said_at_once(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRules, match="3 problems"):
+    with pytest.raises(InvalidRules, match="4 problems"):
         read(tmp_path, file_of(rule("X-1", "A", "verdict: xfail", DATES, "raises: {type: E}")))
 
 
@@ -150,6 +191,93 @@ def test_files_with_one_path_merge_and_must_agree(tmp_path: Path) -> None:
         read(tmp_path, one, file_of(rule("G-2", "TestA::test_b")))
     with pytest.raises(InvalidRules, match="its device is not that of the other files"):
         read(tmp_path, one, two.replace("device: other", "device: another"))
+
+
+SHA, OTHER_SHA = "a" * 64, "b" * 64
+
+
+@pytest.mark.parametrize("hashes", [(SHA, ""), ("", SHA), (SHA, SHA), (SHA, OTHER_SHA)])
+def test_one_path_has_one_hash(tmp_path: Path, hashes: tuple[str, str]) -> None:
+    named = [f"test_a.py\n    sha256: '{sha}'" if sha else "test_a.py" for sha in hashes]
+    texts = [file_of(GATE, path=named[0]), file_of(rule("G-2", "TestA::test_c"), path=named[1])]
+    if hashes != (SHA, OTHER_SHA):
+        assert read(tmp_path, *texts).files[0].sha256 == SHA
+        return
+    with pytest.raises(InvalidRules) as raised:
+        read(tmp_path, *texts)
+    (said,) = raised.value.problems
+    assert said.startswith(f"{tmp_path}/rules1.yaml:5:5: test_a.py was verified with")
+    assert f"{tmp_path}/rules0.yaml:5:5" in said
+
+
+@pytest.mark.parametrize("digests", [("1", ""), ("", "1"), ("1", "1"), ("1", "2")])
+def test_one_set_has_one_capability(tmp_path: Path, digests: tuple[str, str]) -> None:
+    heads = [f"capability: {{file: c{d}.json, digest: '{d}'}}\n" if d else "" for d in digests]
+    texts = [
+        file_of(GATE, head=heads[0]), file_of(rule("G-2", "TestA::test_c"), head=heads[1]),
+    ]  # fmt: skip
+    if digests != ("1", "2"):
+        found = read(tmp_path, *texts).capability
+        assert (found.file, found.digest) == ("c1.json", "1") if found else False
+        return
+    with pytest.raises(InvalidRules) as raised:
+        read(tmp_path, *texts)
+    (said,) = raised.value.problems
+    assert said.startswith(f"{tmp_path}/rules1.yaml:4:13: capability is c2.json with 2")
+    assert f"c1.json with 1 at {tmp_path}/rules0.yaml:4:13" in said
+
+
+@pytest.mark.parametrize(
+    "more", [(), ("ops: [add]",), ("dtypes: [float16]",), ("ops: [add]", "params: {k: 1}")]
+)
+def test_one_file_owns_a_test(tmp_path: Path, more: tuple[str, ...]) -> None:
+    """In one file the more specific rule is the owner; two files that own a test do not agree."""
+    wide, narrow = rule("G-1", "A::*"), rule("G-2", "A::b", *more)
+    assert len(read(tmp_path, file_of(wide, narrow)).rules()) == 2
+    for texts in ((wide, narrow), (narrow, wide)):
+        with pytest.raises(InvalidRules) as raised:
+            read(tmp_path, *[file_of(text) for text in texts])
+        (said,) = raised.value.problems
+        assert said.startswith(f"{tmp_path}/rules1.yaml:7:9: ")
+        assert f"at {tmp_path}/rules0.yaml:7:9: two files own them" in said
+
+
+def test_files_that_meet_in_a_test_alone(tmp_path: Path) -> None:
+    """Only the tests say whether one has this op and this dtype."""
+    texts = [file_of(rule("G-1", "A::b", "ops: [add]"))]
+    texts.append(file_of(rule("G-2", "A::b", "dtypes: [float16]")))
+    (file,) = read(tmp_path, *texts).files
+    found = planned(file, TESTS, None, Verdict.OBSERVE).problems
+    assert len(found) == 2  # for each k
+    assert "G-1 at" in found[0]
+    assert "rules1.yaml:7:9" in found[0]
+    apart = [
+        t for t in TESTS if (t.test.value("op") == "add") != (t.test.value("dtype") == "float16")
+    ]
+    assert planned(file, apart, None, Verdict.OBSERVE).problems == ()
+
+
+def test_dates_at_the_end_of_time(tmp_path: Path) -> None:
+    last = "reason: r, dates: {since: 9999-12-30, expires: 9999-12-31}"
+    text = file_of(rule("O-1", "A::b", "verdict: observe", last))
+    assert read(tmp_path, text, grace=10**9).rules()["O-1"].reason == "r"
+
+
+def test_aliases_do_not_multiply(tmp_path: Path) -> None:
+    lines = [
+        "a0: &a0 [x]",
+        *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30)),
+    ]
+    with pytest.raises(InvalidRules, match="a file of rules has no field 'a29'"):
+        read(tmp_path, "\n".join(lines))
+
+
+def test_a_tolerance_as_python_writes_it(tmp_path: Path) -> None:
+    """YAML takes 1e-3 for a text."""
+    text = file_of(rule("G-1", "A::b", "reason: r", "tolerance: {atol: 1e-3, rtol: 2}"))
+    found = read(tmp_path, text).rules()["G-1"].tolerance
+    assert found is not None
+    assert (found.atol, found.rtol) == (0.001, 2.0)
 
 
 ALL = file_of(
@@ -362,6 +490,19 @@ def test_import_of_the_other_schema(tmp_path: Path) -> None:
     assert "fill in: test_binary_ufuncs.py: IMPORTED-0001: issue" in output
     assert "fill in: test_binary_ufuncs.py: IMPORTED-0002: the class of test_b" in output
     assert "tests it does not list are skip: here they are observed" in output
+    path.write_text(
+        "more: 1\ntest_suite_config:\n  other: 1\n  files:\n  - path: pytorch/test/nn/test_a.py\n"
+        "    inputs: 1\n    tests: [{names: ['A::test_b'], mode: mandatory_success, cpu: 1}]\n"
+    )
+    code, output = invoke("config", "import", path, "--device", "o", "--torch", ">=2.13")
+    assert (code, "path: nn/test_a.py" in output) == (1, True)
+    for left in (
+        "more is",
+        "other is",
+        "nn/test_a.py: inputs is",
+        "nn/test_a.py: cpu of A::test_b is",
+    ):
+        assert f"fill in: {left} not taken over" in output
     path.write_text("tests: []\n")
     assert invoke("config", "import", path, "--device", "o", "--torch", ">=2.13")[0] == 2
 
@@ -371,15 +512,55 @@ def test_doctor_finds_the_hooks() -> None:
     assert (code, all(json.loads(output)["hooks"].values())) == (0, True)
 
 
+def test_doctor_without_the_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.testing._internal.opinfo.core", None)
+    code, output = invoke("config", "doctor")
+    assert (code, "PyTorch's test hooks are missing" in output) == (2, True)
+
+
+def test_hooks_of_files_of_one_name_lie_apart(tmp_path: Path) -> None:
+    path, output = tmp_path / "rules.yaml", tmp_path / "hooks"
+    path.write_text(
+        file_of(GATE, path="a/b.py") + "  - path: a.b.py\n    rules:\n",
+    )
+    assert invoke("config", "compile", path, "--output", output)[0] == 0
+    found = {str(file.relative_to(output)) for file in output.rglob("*.py")}
+    assert found == {"a/b_hooks.py", "a.b_hooks.py"}
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("run", "none.yaml", "--tests", "."), "cannot read none.yaml"),
         (("run", "none.yaml", "--tests", ".", "--shard", "5/4"), "--shard 5/4 is no part"),
         (("run", "none.yaml", "--tests", ".", "--repeat", "often"), "--repeat often means nothing"),
+        (("run", "none.yaml", "--tests", ".", "--budget", "nan"), "--budget nan is no time"),
+        (("run", "none.yaml", "--tests", ".", "--ids", "."), "--ids . cannot be read"),
         (("capability", "--survey", "none.json"), "none.json is no survey of ops"),
     ],
 )
 def test_bad_input_is_told(words: tuple[str, ...], said: str) -> None:
     code, output = invoke(*words)
     assert (code, said in output) == (2, True)
+
+
+def test_ids_of_another_encoding_are_told(tmp_path: Path) -> None:
+    (tmp_path / "ids").write_bytes(b"a.py::A::b\n\xff\n")
+    code, output = invoke("run", "none.yaml", "--tests", ".", "--ids", tmp_path / "ids")
+    assert (code, "ids cannot be read" in output, "an id a line" in output) == (2, True, True)
+    assert "can't decode byte 0xff" in output
+
+
+def test_unknown_ids_are_told(tmp_path: Path) -> None:
+    """But not those of files that are left out or broken: they may be there."""
+    rules = read(tmp_path, file_of(path="test_a.py") + "  - path: test_b.py\n  - path: test_c.py\n")
+    first, second, _ = rules.files
+    hooked = HookedFile(first.path, tmp_path, for_custom=False)
+    here = Prepared(first, planned(first, TESTS, None, Verdict.OBSERVE), hooked, "")
+    broken = Prepared(second, FilePlan(second, (), (), {}), hooked, "", Broken("E", ""))
+    good = ["test_a.py::A::b[dtype=float16,k=1,op=add]", "test_b.py::A::b", "test_c.py::A::b"]
+    check_ids(frozenset(good), [here, broken], rules)
+    check_ids(None, [here], rules)
+    with pytest.raises(SpyreError, match="names 2 tests that there are not") as raised:
+        check_ids(frozenset([*good, "test_a.py::A::b[dtype=float16]", "d.py::A::b"]), [here], rules)
+    assert raised.value.why == "d.py::A::b\n       test_a.py::A::b[dtype=float16]"

@@ -66,7 +66,7 @@ def read_rows(path: Path) -> list[Row]:
             for op, variant, state, reason, commit in [[line[field] for field in _FIELDS]]
             for dtype in line["dtypes"]
         ]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SpyreError(
             f"{path} is no table of what works", why=repr(error), hint="remove it, and run again"
         ) from error

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import typer
 
 from openspyre.ci.relay.commands import add_relay_commands
@@ -27,6 +30,9 @@ add_relay_commands(app)
 
 def main() -> None:
     """Entry point of the console script."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what its encoding has not, is escaped
+            stream.reconfigure(errors="backslashreplace")
     app()
 
 

@@ -31,7 +31,8 @@ def told(command: str, code: int = 2) -> Iterator[None]:
 def shown_progress() -> Iterator[Callable[[str, float], None]]:
     """Gives the function that says what was done last, and which share of all is done."""
     columns = (
-        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()
+        TextColumn("{task.description}", markup=False),  # names of tests have brackets
+        BarColumn(), TaskProgressColumn(), TimeElapsedColumn(),
     )  # fmt: skip
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
     task = bar.add_task("", total=1.0)

@@ -104,12 +104,23 @@ def test_an_agent_is_asked_about_the_unsure_alone(place: Path) -> None:
         (("plan", "--history", "rules.yaml"), "this is no history"),
         (("explain", "test_x.py::A::b"), "neither ref has test_x.py::A::b"),
         (("enumerate", "--head", "missing"), "name a repository and refs"),
+        (("relevance", "--agent", "sh -c 'open"), "--agent sh -c 'open is no command"),
+        (("plan", "--rules", "deep.yaml"), "deep.yaml:1:1: it is nested too deep"),
+        (("plan", "--rules", "bell.yaml"), "bell.yaml:1:1: U+0007 is no character of YAML"),
+        (("plan", "--rules", "day.yaml"), "day.yaml:1:4: '2026-13-45' is no timestamp"),
+        (("plan", "--history", "deep.yaml"), "deep.yaml is no JSON"),
+        (("plan", "--history", "past.yaml"), "failed 'often'"),
+        (("plan", "--budget", "nan"), "a budget of nan s is none"),
     ],
 )
 def test_a_mistake_is_one_message(
     place: Path, words: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(place)
+    Path("deep.yaml").write_text("[" * 100_000)
+    Path("past.yaml").write_text('{"a.py::A::b": {"failed": "often"}}')
+    Path("bell.yaml").write_text("\a: 1\n")
+    Path("day.yaml").write_text("a: 2026-13-45\n")
     call(place, "preview")
     said = call(place, *words, code=2)
     assert message in said

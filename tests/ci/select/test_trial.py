@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -107,10 +108,42 @@ def test_verdicts(bucket: str, issue: str, verdict: str, cause: str) -> None:
     (rule,) = review(outcomes(*[bucket] * 4, reason="ValueError: a (b)"), issue=issue).proposals
     assert (rule.verdict, rule.cause, rule.ops) == (verdict, cause, ())
     assert rule.reason.startswith(f"{bucket} at ffffffffffff: ValueError: a (b)")
-    assert rule.raises == (("ValueError", r"a\ \(b\)") if verdict == "xfail" else ("", ""))
+    assert rule.raises == (("ValueError", r"a\s+\(b\)") if verdict == "xfail" else ("", ""))
     assert rule.isolate is (bucket == "crashed" and not issue)
     assert rule.expires is not None
     assert rule.expires > DAY
+
+
+@pytest.mark.parametrize(
+    ("reason", "text", "raises"),
+    [
+        ("ValueError: a b", "a\n  b", ("ValueError", r"a\s+b")),
+        ("AssertionError: ", "", ("AssertionError", r"^\s*$")),
+        ("it told no outcome", "", ("", "")),
+    ],
+)
+def test_what_a_proposed_xfail_expects(reason: str, text: str, raises: tuple[str, str]) -> None:
+    """It finds the text itself, of which the reason is one line; without a type there is none."""
+    (rule,) = review(outcomes(*["failed"] * 4, reason=reason), issue=ISSUE).proposals
+    assert rule.raises == raises
+    assert (rule.verdict == "xfail") is bool(raises[0])
+    assert re.search(rule.raises[1], text)
+
+
+@pytest.mark.parametrize("bucket", ["import-error", "not-reached"])
+def test_nothing_is_proposed_of_what_nobody_saw(bucket: str) -> None:
+    said = review([Outcome("test_it.py::*", bucket, "SyntaxError: x")], issue=ISSUE)
+    assert said.proposals == ()
+
+
+@pytest.mark.parametrize("under", ["another", None])
+def test_a_journal_of_another_product(tmp_path: Path, under: str | None) -> None:
+    run_plan(PLAN, Fake(), tmp_path / "run.jsonl", "one")
+    if under is None:  # it may be read under any
+        assert len(run_plan(PLAN, Fake(), tmp_path / "run.jsonl", under)) == 3
+        return
+    with pytest.raises(SelectionError, match="what is tested, are others"):
+        run_plan(PLAN, Fake(), tmp_path / "run.jsonl", under)
 
 
 @given(st.lists(st.sampled_from(["passed", "failed", "crashed"]), min_size=4, max_size=4))
@@ -239,6 +272,11 @@ def test_a_run_and_its_rules_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert ran.exit_code == 0, ran.output  # nothing was asked yet: what fails is observed
     said = json.loads(ran.output)
     assert said["buckets"] == {"passed": 2, "failed": 1}
+    assert not (out / "triage_verdict.json").exists()
+    ledger = (out / "ledger.jsonl").read_text()
+    again = CliRunner().invoke(app, ["run-plan", *rules, *shared])
+    assert (again.exit_code, json.loads(again.output)) == (0, said)  # it had all ended before
+    assert (out / "ledger.jsonl").read_text() == ledger
     text = (out / "rules.new.yaml").read_text()
     new = read_rules([out / "rules.new.yaml"], datetime.date.today())
     assert [(r.method, r.verdict.value, r.dtypes) for r in new.rules().values()] == [

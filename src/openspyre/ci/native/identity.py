@@ -46,7 +46,12 @@ def identity_of(cls: str, method: str, generated: Callable[..., Any]) -> Identit
 
 def value_text(value: object) -> str:
     """The text of a parameter's value: the same in every process."""
-    return quote(_text(value), safe=_PLAIN)
+    return quote(_text(value), safe=_PLAIN, errors="surrogatepass")
+
+
+def plain_text(text: str) -> str:
+    """A text that every encoding of Unicode can hold: halves of characters become escapes."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _text(value: object) -> str:

@@ -27,7 +27,7 @@ from typing import Any, TextIO
 import torch
 
 from .expected import NotAsExpected
-from .identity import Identity
+from .identity import Identity, plain_text
 
 _TRACE = 4000  # characters of a traceback that are kept, its end
 _REASON = 400
@@ -40,12 +40,14 @@ class Job:
 
     Attributes:
         file: the test file.
+        name: what its tests' ids begin with.
         bootstrap: what registers the device, `module` or `module:function`.
         device: the name that it must register.
         run: what to run, by id; None only collects.
     """
 
     file: str
+    name: str
     bootstrap: str
     device: str
     run: list[str] | None
@@ -71,9 +73,12 @@ def main(path: str) -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     job = Job(**json.loads(Path(path).read_text()))
+    own = os.getpid()
     _register(job)
 
     def tell(event: str, **said: object) -> None:
+        if os.getpid() != own:  # a test forked, and its child came back from it
+            os._exit(0)
         print(json.dumps({"event": event, **said}), file=answers)
 
     try:
@@ -82,7 +87,7 @@ def main(path: str) -> None:
         reason, trace = _said(error)
         tell("broken", reason=reason, trace=trace)
         _leave(answers)
-    found = sorted(_collected(module), key=lambda test: test.id)
+    found = sorted(_collected(module, job.name), key=lambda test: test.id)
     for test in found:
         tell("test", id=test.id, params=dict(test.test.params), generic=test.generic)
     tell("collected", count=len(found))
@@ -122,21 +127,21 @@ def _loaded(file: Path) -> ModuleType:
     return module
 
 
-def _collected(module: ModuleType) -> Iterator[Found]:
+def _collected(module: ModuleType, file: str) -> Iterator[Found]:
     """Every test of the file, with ids that are unique."""
-    found = list(_every(module))
+    found = list(_every(module, file))
     often = Counter(str(test.test) for test in found)
     for test in found:
         if often[str(test.test)] > 1:
             # Generated with objects that have no name.
             params = (*test.test.params, ("case", test.name))
             changed = replace(test.test, params=tuple(sorted(params)))
-            yield replace(test, id=f"{module.__name__}.py::{changed}", test=changed)
+            yield replace(test, id=f"{file}::{changed}", test=changed)
         else:
             yield test
 
 
-def _every(module: ModuleType) -> Iterator[Found]:
+def _every(module: ModuleType, file: str) -> Iterator[Found]:
     loader = unittest.TestLoader()
     classes = [c for c in vars(module).values() if _is_of(c, module)]
     for cls in dict.fromkeys(classes):
@@ -144,7 +149,7 @@ def _every(module: ModuleType) -> Iterator[Found]:
         for name in loader.getTestCaseNames(cls):
             test = identities.get((cls.__name__, name))
             named = test or Identity(cls.__name__, name)
-            yield Found(f"{module.__name__}.py::{named}", cls, name, named, test is not None)
+            yield Found(f"{file}::{named}", cls, name, named, test is not None)
 
 
 def _is_of(value: object, module: ModuleType) -> bool:
@@ -210,7 +215,7 @@ class _Result(unittest.TestResult):
         self._add(test, "passed")
 
     def addSkip(self, test: Any, reason: str) -> None:
-        self._add(test, "skipped", reason[:_REASON])
+        self._add(test, "skipped", plain_text(str(reason))[:_REASON])
 
     def addError(self, test: Any, err: Any) -> None:
         outcome = "xfail-mismatch" if isinstance(err[1], NotAsExpected) else "failed"
@@ -231,8 +236,11 @@ class _Result(unittest.TestResult):
 
 def _said(error: BaseException) -> tuple[str, str]:
     """An exception in one line, and the end of its traceback."""
-    text = " ".join(str(error).partition(_REPEAT)[0].split())
-    trace = "".join(traceback.format_exception(error))
+    try:
+        text = " ".join(plain_text(str(error)).partition(_REPEAT)[0].split())
+        trace = plain_text("".join(traceback.format_exception(error)))
+    except Exception as second:  # what an exception says of itself may fail as well
+        text = trace = f"it cannot be shown: {type(second).__name__}"
     return f"{type(error).__name__}: {text}"[:_REASON], trace[-_TRACE:]
 
 

@@ -100,7 +100,7 @@ def measured_with(path: Path) -> str:
     """
     try:
         return str(json.loads(path.read_text())["torch"])
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise SpyreError(
             f"{path} is no survey of ops", why=repr(error), hint="./dev bench opinfo"
         ) from None
@@ -131,7 +131,7 @@ def read_capability(path: Path) -> Capability:
             for name, op in found["ops"].items()
         }
         table = Capability(found["torch"], ops, found["features"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SpyreError(
             f"{path} is no capability table", why=repr(error), hint="spyre-ci capability"
         ) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +23,16 @@ from openspyre.ci.reuse.ledger import Outcome, outcome, write_ledger
 from openspyre.ci.reuse.loading import Loaded, drift, load
 from openspyre.ci.reuse.located import InvalidRules
 from openspyre.ci.reuse.outputs import page, summary, terminal, write_junit
-from openspyre.ci.reuse.running import Choice, Prepared, Run, place_of, prepare, run_prepared
+from openspyre.ci.reuse.running import (
+    Choice,
+    Prepared,
+    Run,
+    place_of,
+    prepare,
+    run_prepared,
+    universe,
+)
+from openspyre.ci.reuse.schema import RuleSet
 from openspyre.ci.telling import AS_JSON, shown_progress, told
 from openspyre.errors import SpyreError
 from openspyre.runtime.whole_file import write_whole
@@ -99,8 +109,8 @@ def run(
     """
     with told("run"):
         choice = Choice(
-            ids=_ids(ids), shard=_shard(shard), budget_s=budget, workers=workers, resume=resume,
-            repeat=_repeat(repeat),
+            ids=_ids(ids), shard=_shard(shard), budget_s=_budget(budget), workers=workers,
+            resume=resume, repeat=_repeat(repeat),
         )  # fmt: skip
         loaded = load(files, grace=grace, allow_drift=allow_drift)
         raise typer.Exit(_run(loaded, tests, work, only, choice, as_json).value)
@@ -142,6 +152,7 @@ def _run(
     as_json: bool,
 ) -> Outcome:  # fmt: skip
     prepared = _prepared(loaded, tests, work, only)
+    check_ids(choice.ids, prepared, loaded.rules)
     run = _told_run(prepared, loaded, tests, work, choice)
     found = outcome(run.ledger, run.problems)
     title = f"PyTorch's tests on {loaded.rules.device}"
@@ -191,7 +202,40 @@ def _told_run(
 
 
 def _ids(path: Path | None) -> frozenset[str] | None:
-    return None if path is None else frozenset(path.read_text(encoding="utf-8").splitlines())
+    """The ids in a file, one a line; empty lines are none."""
+    if path is None:
+        return None
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpyreError(
+            f"--ids {path} cannot be read", why=str(error), hint="UTF-8, an id a line"
+        ) from None
+    return frozenset(line.strip() for line in lines) - {""}
+
+
+def check_ids(ids: frozenset[str] | None, prepared: Sequence[Prepared], rules: RuleSet) -> None:
+    """Whether there is a test for every id that is asked for.
+
+    Those of files that are left out, or cannot be imported, may be there: nobody can say.
+
+    Raises:
+        SpyreError: there is not.
+    """
+    files = {file.file.path: file for file in prepared}
+    skipped = {file.path for file in rules.files} - {p for p, f in files.items() if not f.broken}
+    known = universe(prepared)
+    unknown = [
+        i for i in sorted(ids or ()) if i not in known and i.partition("::")[0] not in skipped
+    ]
+    if not unknown:
+        return
+    near = get_close_matches(unknown[0], known, 3, 0.5)
+    raise SpyreError(
+        f"--ids names {len(unknown)} tests that there are not",
+        why="\n       ".join(unknown[:9]),
+        hint=f"near the first: {', '.join(near)}" if near else "ids are those of ledger.jsonl",
+    )
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -200,6 +244,12 @@ def _shard(text: str) -> tuple[int, int]:
     if not 1 <= part <= parts:
         raise SpyreError(f"--shard {text} is no part", hint="for example 1/4 to 4/4")
     return part, parts
+
+
+def _budget(seconds: float | None) -> float | None:
+    if seconds is not None and not seconds >= 0:
+        raise SpyreError(f"--budget {seconds} is no time", hint="0 or more seconds")
+    return seconds
 
 
 def _repeat(text: str) -> str:

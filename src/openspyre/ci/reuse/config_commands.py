@@ -18,6 +18,7 @@ from openspyre.ci.reuse.located import InvalidRules, read_yaml
 from openspyre.ci.reuse.reading import read_rules
 from openspyre.ci.reuse.running import place_of, prepare
 from openspyre.ci.telling import AS_JSON, shown_progress, told
+from openspyre.errors import SpyreError
 from openspyre.runtime.whole_file import write_whole
 
 config_commands = typer.Typer(help="Rules about PyTorch's tests.", no_args_is_help=True)
@@ -106,7 +107,7 @@ def compile_(
                 typer.echo(f"not expressed: {line}", err=True)
         else:
             made = {
-                file.path.removesuffix(".py").replace("/", ".") + "_hooks.py": hooks_file(
+                f"{file.path.removesuffix('.py')}_hooks.py": hooks_file(
                     file.path, rules.device, compiled(file, loaded.capability)
                 )
                 for file in rules.files
@@ -115,7 +116,7 @@ def compile_(
             if output is None:
                 print(text)
             else:
-                output.mkdir(parents=True, exist_ok=True)
+                (output / name).parent.mkdir(parents=True, exist_ok=True)
                 write_whole(output / name, text.encode())
                 print(output / name)
 
@@ -142,7 +143,11 @@ def doctor(as_json: Annotated[bool, AS_JSON] = False) -> None:
         here = version("torch")
     except PackageNotFoundError:
         here = ""
-    found = findings()
+    with told("config doctor"):
+        try:
+            found = findings()
+        except ImportError as error:
+            raise SpyreError("PyTorch's test hooks are missing", why=str(error)) from None
     if as_json:
         print(json.dumps({"torch": here, "hooks": found}))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import re
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -10,6 +11,8 @@ from typing import Any, TypeVar
 from openspyre.ci.reuse.located import At, Located
 
 T = TypeVar("T")
+D = TypeVar("D")
+_EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 _NAMES: dict[Any, str] = {
     str: "a text", int: "a whole number", float: "a number", bool: "true or false",
     list: "a list", dict: "a mapping", datetime.date: "a date like 2026-12-31",
@@ -36,9 +39,11 @@ class Fields:
         return default if node is None else self._typed(node, name, kind, default)
 
     def need(self, name: str, kind: type[T], default: T) -> T:
-        """A field that must be there."""
-        if name not in self._left:
-            self.wrong(f"{self._what} needs {name!r}")
+        """A field that must be there, and not be an empty text."""
+        if name not in self._left or self._left[name].value == "":
+            self.wrong(f"{self._what} needs {name!r}", self.place(name))
+            self._left.pop(name, None)
+            return default
         return self.take(name, kind, default)
 
     def choice(self, name: str, known: Iterable[str], default: str) -> str:
@@ -48,6 +53,14 @@ class Fields:
             self.wrong(f"{name} is one of {', '.join(known)}, not {found!r}", at)
             return default
         return found
+
+    def at_least(self, least: int, name: str, default: D) -> int | D:
+        """A whole number that is not smaller, and may be missing."""
+        at = self.place(name)
+        found: int | None = self.take(name, int, None)
+        if found is not None and found < least:
+            self.wrong(f"{name} is {least} or more, not {found}", at)
+        return default if found is None else found
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of texts without repeats."""
@@ -61,12 +74,24 @@ class Fields:
             self.wrong(f"{name} is empty; leave it out to mean any", node.at)
         return found
 
+    def matching(self, name: str, form: str, what: str, *, needed: bool = False) -> str:
+        """A text of a form, which `what` says in words."""
+        at = self.place(name)
+        found = self.need(name, str, "") if needed else self.take(name, str, "")
+        if found and not (re.fullmatch(form, found) and found.isprintable()):
+            self.wrong(f"{name} is {what}, not {found!r}", at)
+        return found
+
     def pattern(self, name: str) -> str:
         at, found = self.place(name), self.take(name, str, "")
         try:
-            re.compile(found)
-        except re.error as error:
+            searched = re.compile(found)
+        except (re.error, OverflowError, RecursionError) as error:
             self.wrong(f"{name} is no regular expression: {error}", at)
+            return found
+        if all(searched.search(text) for text in ("", "\0\n")):
+            said = f"{found!r} is in any text" if found else "it is empty"
+            self.wrong(f"{name} says nothing: {said}; '^$' is a text without characters", at)
         return found
 
     def part(self, name: str) -> Fields | None:
@@ -75,20 +100,31 @@ class Fields:
         return None if node is None else Fields(node, self._problems, name)
 
     def items(self, name: str) -> list[Located]:
+        """A list, which may be missing, or have its name alone."""
         node = self._left.pop(name, None)
-        return [] if node is None else self._typed(node, name, list, [])
+        return [] if node is None or node.value is None else self._typed(node, name, list, [])
 
     def scalars(self, name: str) -> dict[str, Any]:
-        """A mapping to plain values."""
+        """A mapping of names to plain values: texts, numbers, true and false, nothing."""
         node = self._left.pop(name, None)
-        found = {} if node is None else self._typed(node, name, dict, {})
-        for value in found.values():
-            if isinstance(value.value, (dict, list)):
-                self.wrong(f"{name} maps to plain values", value.at)
+        if node is None:
+            return {}
+        found = self._typed(node, name, dict, {})
+        for key, value in found.items():
+            if not key.isidentifier():
+                self.wrong(f"{name}: {key!r} is no name of a parameter", value.at)
+            if not isinstance(value.value, str | int | float | None):
+                self.wrong(f"{name} maps to plain values; quote what is a text", value.at)
+        if not found:
+            self.wrong(f"{name} is empty; leave it out to mean any", node.at)
         return {key: value.value for key, value in found.items()}
 
     def place(self, name: str) -> At:
         return self._left[name].at if name in self._left else self.at
+
+    def left(self) -> tuple[str, ...]:
+        """The names of fields that nobody has taken."""
+        return tuple(self._left)
 
     def end(self) -> None:
         """Nothing else may be there."""
@@ -97,12 +133,22 @@ class Fields:
 
     def _typed(self, node: Located, name: str, kind: type[T], default: T) -> T:
         value: Any = node.value
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        if kind is float and _is_number(value):
             value = float(value)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             self.wrong(f"{name} is {_NAMES.get(kind, kind.__name__)}, not {_said(value)}", node.at)
             return default
+        if isinstance(value, float) and not math.isfinite(value):
+            self.wrong(f"{name} is a finite number, not {value}", node.at)
+            return default
         return value
+
+
+def _is_number(value: object) -> bool:
+    """Whether it can be read as a float: YAML takes 1e-3 for a text."""
+    if isinstance(value, str):
+        return _EXPONENT.fullmatch(value) is not None
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**1000
 
 
 def _said(value: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
 import yaml
 
@@ -34,6 +35,13 @@ def _flow_list(dumper: yaml.SafeDumper, value: list[Any]) -> yaml.Node:
     return dumper.represent_sequence("tag:yaml.org,2002:seq", value, flow_style=True)
 
 
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+    """Line ends beside "\\n" are escaped: written as they are, they are read as spaces."""
+    style = None if value.replace("\n", "").isprintable() else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _text)
 _Dumper.add_representer(_Flow, _flow)
 _Dumper.add_representer(_FlowList, _flow_list)
 
@@ -91,7 +99,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
         "test": f"{rule.cls}::{rule.method}",
         "ops": _FlowList(sorted(rule.ops)),
         "dtypes": _FlowList(sorted(rule.dtypes)),
-        "params": _Flow(sorted(rule.params.items())),
+        "params": _Flow((name, unquote(text)) for name, text in sorted(rule.params.items())),
         "verdict": rule.verdict.value,
         "cause": rule.cause,
         "reason": rule.reason,

@@ -6,7 +6,6 @@ written as empty fields, which `config check` refuses until somebody fills them 
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import yaml
@@ -43,6 +42,7 @@ def imported(node: Located, device: str, torch: str) -> tuple[str, list[str]]:
             files.append(_file(Fields(item, problems, "a file"), problems, missing, numbers))
         if config.part("global") is not None:
             missing.append("global: what the device supports is measured; `spyre-ci capability`")
+        missing += [f"{name} is not taken over" for name in (*config.left(), *top.left())]
     if problems:
         raise InvalidRules(problems)
     found = {"schema": SCHEMA, "torch": torch, "device": device, "files": files}
@@ -51,7 +51,7 @@ def imported(node: Located, device: str, torch: str) -> tuple[str, list[str]]:
 
 def _file(fields: Fields, problems: list[str], missing: list[str], numbers: Any) -> dict[str, Any]:
     path = fields.need("path", str, "")
-    relative = re.sub(r"^.*?(?=test_[^/]*\.py$)", "", path)
+    relative = _relative(path)
     unlisted = fields.take("unlisted_test_mode", str, "")
     if unlisted and _VERDICTS.get(unlisted) not in ("gate", "observe"):
         missing.append(f"{relative}: tests it does not list are {unlisted}: here they are observed")
@@ -59,7 +59,14 @@ def _file(fields: Fields, problems: list[str], missing: list[str], numbers: Any)
     for item in fields.items("tests"):
         entry = Fields(item, problems, "an entry of tests")
         rules += _rules(entry, relative, missing, numbers)
+    missing += [f"{relative}: {name} is not taken over" for name in fields.left()]
     return {"path": relative, "rules": rules}
+
+
+def _relative(path: str) -> str:
+    """A path from PyTorch's folder of tests on, whatever leads to that."""
+    inside = path.rpartition("/test/")[2].removeprefix("test/")
+    return inside.rpartition("/")[2] if "$" in inside else inside
 
 
 def _rules(entry: Fields, path: str, missing: list[str], numbers: Any) -> list[dict[str, Any]]:
@@ -80,4 +87,6 @@ def _rules(entry: Fields, path: str, missing: list[str], numbers: Any) -> list[d
         found.append(rule)
     if entry.part("edits") is not None:
         missing.append(f"{path}: edits of {', '.join(str(r['test']) for r in found)}: as rules")
+    tests = ", ".join(str(rule["test"]) for rule in found)
+    missing += [f"{path}: {name} of {tests} is not taken over" for name in entry.left()]
     return found

@@ -22,6 +22,10 @@ from openspyre.settings import child_environment
 _LOG_END = 3000  # characters of a dead process's output that are kept
 _BETWEEN_S = 300.0  # a class is set up between tests
 _GRACE_S = 3.0  # for a hanging process to say where it is
+_LOOK_S = 0.2  # after which a silent process is looked at: a child of it may hold its pipe
+_OUTCOMES = frozenset(
+    {"passed", "failed", "skipped", "xfailed", "xpass", "xfail-mismatch", "crashed", "hung"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,30 +122,28 @@ def run(
     idle = 0  # processes in a row that died before a test
     while left and not over():
         before = len(left)
-        for ended in _one_process(place, file, sorted(left), over):
+        process = _Process(place, file, sorted(left))
+        for ended in _one_process(process, place, over):
             left.discard(ended.id)
             yield ended
         idle = 0 if len(left) < before else idle + 1
         if idle == 2 and left and not over():
+            why = f"two processes died before any test: {process.last_line or 'without a word'}"
             for id_ in sorted(left):
-                yield Ended(id_, "not-reached", "two processes died before any test")
+                yield Ended(id_, "not-reached", why)
             return
 
 
-def _one_process(
-    place: Place, file: HookedFile, ids: Sequence[str], over: Callable[[], bool]
-) -> Iterator[Ended]:
-    process = _Process(place, file, ids)
+def _one_process(process: _Process, place: Place, over: Callable[[], bool]) -> Iterator[Ended]:
     current, seconds, begun = "", place.import_s, 0.0
     try:
         while (event := process.event(seconds)) is not None and event["event"] != "done":
             match event["event"]:
                 case "start":
                     current, seconds, begun = event["id"], place.timeout_s, time.monotonic()
-                case "end":
+                case "end" if (ended := _ended(event)) is not None and ended.id == current:
                     current, seconds = "", _BETWEEN_S
-                    del event["event"]
-                    yield Ended(**event)
+                    yield ended
                     if over():
                         return
                 case "absent":
@@ -160,8 +162,22 @@ def _one_process(
         process.end()
 
 
+def _ended(event: dict[str, Any]) -> Ended | None:
+    """How a test ended; None if a worker would not say it so, but something in it did."""
+    del event["event"]
+    try:
+        ended = Ended(**event)
+    except TypeError:
+        return None
+    return ended if ended.outcome in _OUTCOMES else None
+
+
 class _Process:
-    """A worker in a process group of its own."""
+    """A worker in a process group of its own.
+
+    Attributes:
+        last_line: that it wrote, once it has ended.
+    """
 
     def __init__(self, place: Place, file: HookedFile, ids: Sequence[str] | None) -> None:
         scratch = place.work / "scratch"
@@ -170,8 +186,9 @@ class _Process:
         job, self._log = scratch / f"{name}.json", scratch / f"{name}.log"
         job.write_text(
             json.dumps({
-                "file": str((place.tests / file.path).absolute()), "bootstrap": place.bootstrap,
-                "device": place.device, "run": None if ids is None else list(ids),
+                "file": str((place.tests / file.path).absolute()), "name": file.path,
+                "bootstrap": place.bootstrap, "device": place.device,
+                "run": None if ids is None else list(ids),
             })
         )  # fmt: skip
         environment = child_environment(
@@ -193,26 +210,38 @@ class _Process:
         self._output = self._process.stdout.fileno()
         self._job = job
         self._lines: list[bytes] = [b""]
+        self.last_line = ""
 
     def event(self, seconds: float) -> dict[str, Any] | None:
-        """What it says next; None at its end.
+        """What it says next; None at its end, whoever else holds its pipe.
 
         Raises:
             TimeoutError: it says nothing for so long.
         """
         until = time.monotonic() + seconds
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._output, selectors.EVENT_READ)
+        while True:
             while len(self._lines) == 1:
-                if not selector.select(max(until - time.monotonic(), 0)):
-                    raise TimeoutError
-                data = os.read(self._output, 1 << 16)
+                data = self._read(until)
                 if not data:
                     return None
                 first, *others = (self._lines[0] + data).split(b"\n")
                 self._lines = [first, *others]
-        event: dict[str, Any] = json.loads(self._lines.pop(0))
-        return event
+            if (event := _event(self._lines.pop(0))) is not None:
+                return event
+
+    def _read(self, until: float) -> bytes:
+        """What it wrote; empty if it closed its pipe, or is gone."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._output, selectors.EVENT_READ)
+            while True:
+                gone = self._process.poll() is not None
+                left = max(until - time.monotonic(), 0)
+                if selector.select(0 if gone else min(left, _LOOK_S)):
+                    return os.read(self._output, 1 << 16)
+                if gone:
+                    return b""
+                if not left:
+                    raise TimeoutError
 
     def interrupt(self) -> None:
         """Has it write where it hangs to its log."""
@@ -222,18 +251,42 @@ class _Process:
             self._process.wait(_GRACE_S)
 
     def death(self) -> str:
-        code = self._process.wait()
+        try:
+            code = self._process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            return "the process closed the pipe by which it tells of tests"
         if code < 0:
-            return f"the process died of {signal.Signals(-code).name}"
+            return f"the process died of {_signal(-code)}"
         return f"the process ended with {code}"
 
     def log_end(self) -> str:
-        return self._log.read_bytes().decode(errors="replace")[-_LOG_END:]
+        with open(self._log, "rb") as log:
+            log.seek(max(self._log.stat().st_size - 4 * _LOG_END, 0))
+            return log.read().decode(errors="replace")[-_LOG_END:]
 
     def end(self) -> None:
-        """Ends it and what it started."""
+        """Ends it and its group; a child that left the group may still hold the pipe."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.communicate()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._process.wait()
+        self.last_line = ([""] + [line for line in self.log_end().splitlines() if line.strip()])[-1]
         for file in (self._job, self._log):
             file.unlink(missing_ok=True)
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    """An event; None for what else a test may write to the pipe."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("event"), str) else None
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # one of the real-time signals
+        return f"signal {number}"

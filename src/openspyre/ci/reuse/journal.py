@@ -2,13 +2,67 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
+from functools import cache
+from importlib.metadata import entry_points, version
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
-from openspyre.ci.reuse.isolation import Ended
+from openspyre.ci.reuse.isolation import Ended, Place
+
+_BACKENDS = "torch.backends"  # the entry points that PyTorch's autoload looks for
+
+
+def journal_key(place: Place, tests: bytes) -> str:
+    """What outcomes depend on: under another key they say nothing of what would come now.
+
+    Args:
+        tests: the test file and its hooks.
+    """
+    return hashlib.sha256(product_key(place).encode() + tests).hexdigest()
+
+
+def product_key(place: Place) -> str:
+    """The same for the same device, its code, PyTorch and time per test."""
+    under = (place.device, place.bootstrap, f"{place.timeout_s:g}", version("torch"))
+    return repr((*under, product_digest(place.bootstrap)))
+
+
+@cache
+def product_digest(bootstrap: str) -> str:
+    """Of the code that registers the device: its files, which a commit does not say when dirty.
+
+    Args:
+        bootstrap: `module:function`; empty: every backend that PyTorch loads by itself.
+    """
+    found = hashlib.sha256()
+    modules = [bootstrap] if bootstrap else [p.value for p in entry_points(group=_BACKENDS)]
+    for name in sorted({module.partition(":")[0].partition(".")[0] for module in modules}):
+        for relative, path in sorted(_files(name)):
+            found.update(f"{name}/{relative}\0{path.stat().st_size}\0".encode())
+            found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def _files(name: str) -> Iterator[tuple[str, Path]]:
+    """The files of a module or package, found without importing it."""
+    try:
+        spec = find_spec(name)
+    except (ImportError, ValueError):
+        return
+    if spec is None:
+        return
+    if spec.origin is not None and Path(spec.origin).is_file():
+        yield "", Path(spec.origin)
+    for folder in spec.submodule_search_locations or ():
+        for path in Path(folder).rglob("*"):
+            if path.is_file() and path.suffix != ".pyc":
+                yield str(path.relative_to(folder)), path
 
 
 class Journal:

@@ -55,7 +55,8 @@ class Entry:
         id: file::Class::method[params], or file::* for a file that cannot be imported.
         verdict: what was asked of it.
         reason: why it is in this bucket; empty if it passed.
-        rule: the rule, or the row of the capability table, behind that.
+        rule: the rule, or the row of the capability table, behind that; of what did not run
+            it is never empty.
         seconds: that it took.
         trace: the end of its traceback.
     """
@@ -110,6 +111,11 @@ class Ledger:
             for e in self.entries
             if e.bucket not in ran and not e.reason
         ]
+        found += [
+            f"{e.id}: {e.bucket.value} without the rule, or the row of a table, behind it"
+            for e in self.entries
+            if e.bucket not in ran and not e.rule
+        ]
         return found
 
 
@@ -152,8 +158,9 @@ def read_ledger(path: Path) -> Ledger:
         SpyreError: it is not one.
     """
     try:
-        return ledger_of(_entry(json.loads(line)) for line in path.read_text().splitlines())
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        lines = path.read_text(encoding="utf-8").split("\n")
+        return ledger_of(_entry(json.loads(line)) for line in lines if line)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise SpyreError(f"{path} is no ledger", why=repr(error)) from None
 
 

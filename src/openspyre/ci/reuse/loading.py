@@ -6,7 +6,7 @@ import datetime
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -42,7 +42,10 @@ def load(paths: Sequence[Path], *, grace: int = 0, allow_drift: bool = False) ->
     today = datetime.date.today()
     rules = read_rules(paths, today, grace)
     warnings = [f"{r.at}: {r.id} expired on {r.expires}" for r in expired(rules, today)]
-    here = version("torch")
+    try:
+        here = version("torch")
+    except PackageNotFoundError:
+        raise SpyreError("torch is not installed", hint=f"pip install torch{rules.torch}") from None
     if not SpecifierSet(rules.torch).contains(here.partition("+")[0], prereleases=True):
         said = f"the rules are for torch {rules.torch}, and this is {here}"
         if not allow_drift:

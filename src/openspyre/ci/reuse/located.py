@@ -12,6 +12,8 @@ import yaml
 
 from openspyre.errors import SpyreError
 
+_LEVELS = 7
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class At:
@@ -53,53 +55,100 @@ def read_yaml(path: Path) -> Located:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SpyreError(f"cannot read {path}", why=str(error)) from None
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        at = At(str(path), mark.line + 1, mark.column + 1) if mark else path
-        raise InvalidRules([f"{at}: {error.problem or error}"]) from None
-    if node is None:
-        raise InvalidRules([f"{path}:1:1: the file is empty"])
     problems: list[str] = []
-    found = _located(node, str(path), problems, frozenset())
-    if problems:
+    found = None
+    try:
+        node = _node(text, path)
+        if node is None:
+            raise InvalidRules([f"{path}:1:1: the file is empty"])
+        found = _Reading(str(path), problems).located(node)
+    except RecursionError:
+        problems.append(f"{path}:1:1: it is nested too deep: rules need {_LEVELS} levels")
+    if found is None or problems:
         raise InvalidRules(problems)
     return found
 
 
-def _located(node: yaml.Node, file: str, problems: list[str], around: frozenset[int]) -> Located:
-    at = At(file, node.start_mark.line + 1, node.start_mark.column + 1)
-    if id(node) in around:
-        problems.append(f"{at}: an alias that contains itself")
-        return Located(None, at)
-    around |= {id(node)}
-    match node:
-        case yaml.MappingNode():
-            return Located(dict(_items(node, file, problems, around)), at)
-        case yaml.SequenceNode():
-            return Located([_located(n, file, problems, around) for n in node.value], at)
-        case _:
-            return Located(_scalar(node, at, problems), at)
+def plain(node: Located) -> Any:
+    """The value without its places, as other readers of YAML give it."""
+    match node.value:
+        case dict():
+            return {key: plain(value) for key, value in node.value.items()}
+        case list():
+            return [plain(item) for item in node.value]
+    return node.value
 
 
-def _items(
-    node: yaml.MappingNode, file: str, problems: list[str], around: frozenset[int]
-) -> Iterator[tuple[str, Located]]:
-    seen: set[str] = set()
-    for key, value in node.value:
-        at = At(file, key.start_mark.line + 1, key.start_mark.column + 1)
-        name = str(key.value)
-        if not isinstance(key, yaml.ScalarNode) or name in seen:
-            problems.append(f"{at}: the key {name!r} stands here twice, or is no word")
-        seen.add(name)
-        yield name, _located(value, file, problems, around)
-
-
-def _scalar(node: yaml.Node, at: At, problems: list[str]) -> object:
+def _node(text: str, path: Path) -> yaml.Node | None:
     try:
-        value: object = yaml.SafeLoader("").construct_object(node)
-    except (yaml.YAMLError, ValueError) as error:
-        problems.append(f"{at}: {error}")
-        return None
-    return value.date() if isinstance(value, datetime.datetime) else value
+        return yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        at = At(str(path), mark.line + 1, mark.column + 1) if mark else path
+        raise InvalidRules([f"{at}: {error.problem or error}"]) from None
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position].split("\n")
+        at = At(str(path), len(before), len(before[-1]) + 1)
+        code = f"U+{ord(text[error.position]):04X}"
+        why = f'{code} is no character of YAML; in a text it is written "\\u{code[2:]}"'
+        raise InvalidRules([f"{at}: {why}"]) from None
+
+
+class _Reading:
+    """One document. What several aliases stand for is read once: they cannot multiply."""
+
+    def __init__(self, file: str, problems: list[str]) -> None:
+        self._file, self._problems = file, problems
+        self._known: dict[int, Located] = {}
+        self._around: set[int] = set()
+
+    def located(self, node: yaml.Node) -> Located:
+        if id(node) in self._known:
+            return self._known[id(node)]
+        at = self._at(node)
+        if id(node) in self._around:
+            self._problems.append(f"{at}: an alias that contains itself")
+            return Located(None, at)
+        self._around.add(id(node))
+        match node:
+            case yaml.MappingNode():
+                found = Located(dict(self._items(node)), at)
+            case yaml.SequenceNode():
+                found = Located([self.located(inner) for inner in node.value], at)
+            case _:
+                found = Located(self._scalar(node, at), at)
+        self._around.remove(id(node))
+        self._known[id(node)] = found
+        return found
+
+    def _at(self, node: yaml.Node) -> At:
+        return At(self._file, node.start_mark.line + 1, node.start_mark.column + 1)
+
+    def _items(self, node: yaml.MappingNode) -> Iterator[tuple[str, Located]]:
+        seen: set[str] = set()
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self._problems.append(f"{self._at(key)}: a key is a word, not several")
+                continue
+            name = str(key.value)
+            if name in seen:
+                self._problems.append(f"{self._at(key)}: the key {name!r} stands here twice")
+            seen.add(name)
+            yield name, self.located(value)
+
+    def _scalar(self, node: yaml.Node, at: At) -> object:
+        try:
+            value: object = yaml.SafeLoader("").construct_object(node)
+            str(value).encode()  # neither half of a surrogate pair nor a number without end
+        except yaml.YAMLError as error:
+            problem = error.problem if isinstance(error, yaml.MarkedYAMLError) else error
+            self._problems.append(f"{at}: {problem}")
+            return None
+        except UnicodeEncodeError as error:
+            self._problems.append(f"{at}: {error.reason}: half of a character")
+            return None
+        # PyYAML does not look at what stands behind an explicit tag.
+        except (ValueError, LookupError, AttributeError, OverflowError) as error:
+            self._problems.append(f"{at}: {node.value[:40]!r} is no {node.tag[18:]}: {error}")
+            return None
+        return value.date() if isinstance(value, datetime.datetime) else value

@@ -87,6 +87,7 @@ def _id(text: str) -> str:
 
 
 def _short(text: str) -> str:
+    text = " ".join(text.split())
     short = text if len(text) <= _REASON else text[: _REASON - 3] + "..."
     return short.replace("|", "\\|").replace("<", "&lt;")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from openspyre.ci.native.identity import plain_text
 from openspyre.ci.reuse.ledger import BAD, Bucket, Entry, Ledger, Outcome
 from openspyre.runtime.whole_file import write_whole
 
@@ -49,7 +50,7 @@ def write_junit(path: Path, ledger: Ledger) -> None:
     for file, counts in by_file(ledger).items():
         entries = [entry for entry in ledger.entries if entry.file == file]
         suite = ElementTree.SubElement(
-            root, "testsuite", name=file, tests=str(counts.total()),
+            root, "testsuite", name=_printable(file), tests=str(counts.total()),
             failures=str(sum(e.red for e in entries)), errors="0",
             skipped=str(sum(not e.red and e.bucket is not Bucket.PASSED for e in entries)),
             time=f"{sum(e.seconds for e in entries):.3f}",
@@ -64,8 +65,8 @@ def _junit_case(suite: ElementTree.Element, entry: Entry) -> None:
     _, _, rest = entry.id.partition("::")
     cls, _, name = rest.partition("::")
     case = ElementTree.SubElement(
-        suite, "testcase", classname=f"{entry.file.removesuffix('.py')}.{cls}", name=name or cls,
-        time=f"{entry.seconds:.3f}",
+        suite, "testcase", name=_printable(name or cls), time=f"{entry.seconds:.3f}",
+        classname=_printable(f"{entry.file.removesuffix('.py').replace('/', '.')}.{cls}"),
     )  # fmt: skip
     said = _printable(f"{entry.bucket.value}: {entry.reason}")
     if entry.red:
@@ -75,7 +76,7 @@ def _junit_case(suite: ElementTree.Element, entry: Entry) -> None:
 
 
 def _printable(text: str) -> str:
-    """Without what XML 1.0 cannot hold."""
+    """Without what XML 1.0 cannot hold, and a terminal obeys."""
     return "".join(c if c in "\t\n" or c.isprintable() else "\ufffd" for c in text)
 
 
@@ -85,11 +86,11 @@ def terminal(ledger: Ledger, outcome: Outcome, problems: Collection[str]) -> str
     lines = [f"{outcome.name.lower().replace('_', ' ')}: {len(ledger.entries)} tests: {counts}"]
     lines += [f"  {e.bucket.value:14} {e.id}: {e.reason}" for e in ledger.red()]
     lines += [f"  account        {problem}" for problem in problems]
-    return "\n".join(lines)
+    return _printable("\n".join(lines))
 
 
 def page(ledger: Ledger, outcome: Outcome, problems: Collection[str], title: str) -> str:
-    """One self-contained HTML page."""
+    """One self-contained HTML page, of what every encoding of Unicode can hold."""
     buckets = [bucket.value for bucket in Bucket if ledger.counts()[bucket.value]]
     files = by_file(ledger)
     rows = [[file, *[str(counts[b] or "") for b in buckets]] for file, counts in files.items()]
@@ -116,7 +117,8 @@ def page(ledger: Ledger, outcome: Outcome, problems: Collection[str], title: str
         "td,th{border:1px solid #ccc;padding:2px 8px;text-align:left;vertical-align:top}"
     )
     head = f"<meta charset=utf-8><title>{escape(title)}</title><style>{style}</style>"
-    return f"<!doctype html><html lang=en><head>{head}</head><body>{''.join(parts)}</body></html>\n"
+    inside = f"<head>{head}</head><body>{''.join(parts)}</body>"
+    return plain_text(f"<!doctype html><html lang=en>{inside}</html>\n")
 
 
 def _section(title: str, head: list[str], rows: list[list[str]]) -> str:

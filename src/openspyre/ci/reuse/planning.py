@@ -163,5 +163,8 @@ class _Owners:
         if not found:
             return None, ""
         first = max(found, key=lambda r: r.specificity)
-        same = [r.id for r in found if r.specificity == first.specificity]
+        same = [
+            f"{r.id} at {r.at}" for r in found
+            if r.specificity == first.specificity or r.at.file != first.at.file
+        ]  # fmt: skip
         return first, f"owned by {' and by '.join(same)}" if len(same) > 1 else ""

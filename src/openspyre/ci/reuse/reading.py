@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from openspyre.ci.native.hooks import Tolerance
+from openspyre.ci.native.hooks import Expect, Tolerance
 from openspyre.ci.native.identity import value_text
 from openspyre.ci.reuse.fields import Fields
 from openspyre.ci.reuse.located import InvalidRules, Located, read_yaml
@@ -21,7 +22,6 @@ from openspyre.ci.reuse.schema import (
     CapabilitySource,
     Defaults,
     Guards,
-    Raises,
     Rule,
     RuleSet,
     TestFile,
@@ -57,7 +57,11 @@ def read_rules(paths: Sequence[Path], today: datetime.date | None, grace: int = 
         for name in ("torch", "device", "bootstrap", "defaults"):
             if getattr(other, name) != getattr(parts[0], name):
                 problems.append(f"{paths[0]}: its {name} is not that of the other files")
-    merged = replace(parts[0], files=_merged([f for part in parts for f in part.files]))
+    merged = replace(
+        parts[0],
+        capability=_one_capability([p.capability for p in parts if p.capability], problems),
+        files=_merged([f for part in parts for f in part.files], problems),
+    )
     problems += _clashes(merged)
     if today is not None:
         every = merged.rules().values()
@@ -72,11 +76,28 @@ def expired(rules: RuleSet, today: datetime.date) -> list[Rule]:
     return [r for r in rules.rules().values() if r.expires is not None and r.expires < today]
 
 
-def _merged(files: list[TestFile]) -> tuple[TestFile, ...]:
+def _one_capability(
+    named: Sequence[CapabilitySource], problems: list[str]
+) -> CapabilitySource | None:
+    for other in named[1:]:
+        if other.digest != named[0].digest:
+            problems.append(
+                f"{other.at}: capability is {other.file} with {other.digest}, but"
+                f" {named[0].file} with {named[0].digest} at {named[0].at}: one set has one table"
+            )
+    return named[0] if named else None
+
+
+def _merged(files: list[TestFile], problems: list[str]) -> tuple[TestFile, ...]:
     found: dict[str, TestFile] = {}
     for file in files:
         if file.path in found:
             first = found[file.path]
+            if file.sha256 and first.sha256 and file.sha256 != first.sha256:
+                problems.append(
+                    f"{file.at}: {file.path} was verified with sha256 {file.sha256}, but with"
+                    f" {first.sha256} at {first.at}: verify all of its rules with one file"
+                )
             bypass = dict.fromkeys((*first.guards.bypass, *file.guards.bypass))
             custom = first.guards.for_custom or file.guards.for_custom
             found[file.path] = replace(
@@ -101,6 +122,12 @@ def _clashes(rules: RuleSet) -> list[str]:
             for one, two in combinations(file.rules, 2)
             if one.may_clash(two)
         ]
+        found += [
+            f"{two.at}: {two.id} is about tests of {one.id} at {one.at}: two files own them"
+            for one, two in combinations(file.rules, 2)
+            if one.at.file != two.at.file and not one.may_clash(two)
+            and (one.covers(two) or two.covers(one))
+        ]  # fmt: skip
     return found
 
 
@@ -108,7 +135,7 @@ def _dates(rule: Rule, rules: RuleSet, today: datetime.date, grace: int) -> list
     if rule.expires is None:
         return []
     found = []
-    if rule.expires + datetime.timedelta(days=grace) < today:
+    if (today - rule.expires).days > grace:
         found.append(f"{rule.at}: {rule.id} expired on {rule.expires}: {rule.reason}")
     most = rules.defaults.max_days.get(rule.verdict)
     start = rule.since or today
@@ -133,8 +160,8 @@ def _rule_set(node: Located, problems: list[str]) -> RuleSet:
         SpecifierSet(versions)
     except InvalidSpecifier as error:
         fields.wrong(f"torch is a range of versions: {error}", at)
-    device = fields.need("device", str, "")
-    bootstrap = fields.take("bootstrap", str, "")
+    device = fields.matching("device", r"[A-Za-z_]\w*", "a name, as in torch.NAME", needed=True)
+    bootstrap = fields.matching("bootstrap", r"[\w.]+(:\w+)?", "module or module:function")
     capability = _capability(fields.part("capability"))
     defaults = _defaults(fields.part("defaults"))
     files = tuple(_file(item, problems) for item in fields.items("files"))
@@ -164,7 +191,7 @@ def _defaults(fields: Fields | None) -> Defaults:
     if (limits := fields.part("max_days")) is not None:
         for verdict in Verdict:
             if verdict is not Verdict.GATE:
-                days[verdict] = limits.take(verdict.value, int, days[verdict])
+                days[verdict] = limits.at_least(0, verdict.value, days[verdict])
         limits.end()
     fields.end()
     return Defaults(unlisted, seconds, days)
@@ -173,10 +200,10 @@ def _defaults(fields: Fields | None) -> Defaults:
 def _file(node: Located, problems: list[str]) -> TestFile:
     fields = Fields(node, problems, "a test file")
     at = fields.place("path")
-    path = fields.need("path", str, "")
-    if Path(path).is_absolute() or ".." in Path(path).parts or not path.endswith(".py"):
+    path = fields.need("path", str, "test_.py")
+    if not _is_relative(path):
         fields.wrong("path is a Python file relative to PyTorch's folder of tests", at)
-    sha256 = fields.take("sha256", str, "")
+    sha256 = fields.matching("sha256", "[0-9a-f]{64}", "64 hex digits")
     guards = Guards()
     if (part := fields.part("guards")) is not None:
         guards = Guards(part.texts("bypass"), part.take("for_custom", bool, False))
@@ -184,6 +211,12 @@ def _file(node: Located, problems: list[str]) -> TestFile:
     rules = tuple(_rule(item, problems) for item in fields.items("rules"))
     fields.end()
     return TestFile(path, node.at, sha256, guards, rules)
+
+
+def _is_relative(path: str) -> bool:
+    """Whether a path has one form, and stays inside of the folder."""
+    plain = re.fullmatch(r"[\w.+/-]+\.py", path) is not None
+    return plain and not {"", ".", ".."} & {*path.split("/")}
 
 
 def _rule(node: Located, problems: list[str]) -> Rule:
@@ -198,7 +231,7 @@ def _rule(node: Located, problems: list[str]) -> Rule:
     dates = fields.part("dates")
     raises, tolerance = fields.part("raises"), fields.part("tolerance")
     rule = Rule(
-        id=fields.need("id", str, ""),
+        id=fields.matching("id", r"\S+", "one word", needed=True),
         cls=cls,
         method=method,
         verdict=Verdict(fields.choice("verdict", _VERDICTS, "gate")),
@@ -216,7 +249,7 @@ def _rule(node: Located, problems: list[str]) -> Rule:
         tolerance=_tolerance(tolerance),
         isolate=fields.choice("isolate", ("test", "chunk"), "chunk") == "test",
         tags=fields.texts("tags"),
-        hits=fields.take("hits", int, None),
+        hits=fields.at_least(1, "hits", None),
     )
     if dates:
         dates.end()
@@ -226,10 +259,10 @@ def _rule(node: Located, problems: list[str]) -> Rule:
     return rule
 
 
-def _raises(fields: Fields | None) -> Raises | None:
+def _raises(fields: Fields | None) -> Expect | None:
     if fields is None:
         return None
-    found = Raises(fields.need("type", str, ""), fields.pattern("match"))
+    found = Expect(fields.need("type", str, ""), fields.pattern("match"))
     fields.end()
     return found
 

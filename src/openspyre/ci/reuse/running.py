@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -15,7 +14,7 @@ from openspyre.ci.native.hooks import Hooks
 from openspyre.ci.reuse.capability_table import Capability
 from openspyre.ci.reuse.compiling import compiled, hooks_file
 from openspyre.ci.reuse.isolation import Broken, Ended, HookedFile, Place, collected, run
-from openspyre.ci.reuse.journal import Journal
+from openspyre.ci.reuse.journal import Journal, journal_key
 from openspyre.ci.reuse.ledger import Bucket, Entry, Ledger, ledger_of
 from openspyre.ci.reuse.planning import Collected, FilePlan, Planned, planned
 from openspyre.ci.reuse.reconciling import reconciled
@@ -112,7 +111,7 @@ def prepare(
     hooks = compiled(file, capability, canary=canary)
     off = _hooked(place, file, Hooks(), "off", for_custom=True)
     on = _hooked(place, file, hooks, "on", for_custom=file.guards.for_custom)
-    digest = hashlib.sha256(path.read_bytes() + on.hooks.read_bytes()).hexdigest()
+    digest = journal_key(place, path.read_bytes() + on.hooks.read_bytes())
     every = collected(place, off)
     if isinstance(every, Broken):
         return _broken(file, on, digest, every)
@@ -135,10 +134,9 @@ def prepare(
 def _hooked(
     place: Place, file: TestFile, hooks: Hooks, name: str, *, for_custom: bool
 ) -> HookedFile:
-    folder = place.work / "hooks"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{file.path.removesuffix('.py').replace('/', '.')}_{name}.py"
-    path.write_text(hooks_file(file.path, place.device, hooks))
+    path = place.work / "hooks" / f"{file.path.removesuffix('.py')}_{name}.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(hooks_file(file.path, place.device, hooks), encoding="utf-8")
     return HookedFile(file.path, path, for_custom)
 
 
@@ -151,7 +149,8 @@ def _in_canary(plan: FilePlan) -> FilePlan:
     why = "the canary lane runs what is in quarantine"
     tests = [
         replace(t, bucket=None) if t.bucket is Bucket.QUARANTINED
-        else replace(t, bucket=Bucket.NOT_SELECTED, reason=why) if t.bucket is None
+        else replace(t, bucket=Bucket.NOT_SELECTED, reason=why, source="canary")
+        if t.bucket is None
         else t
         for t in plan.tests
     ]  # fmt: skip
@@ -217,8 +216,8 @@ def _ended(
 ) -> dict[str, Ended]:
     chosen = _chosen(file, choice)
     known = {test.id for test in chosen}
-    name = file.file.path.removesuffix(".py").replace("/", ".")
-    with Journal(place.work / "journal" / f"{name}.jsonl", file.key, choice.resume) as journal:
+    path = place.work / "journal" / f"{file.file.path.removesuffix('.py')}.jsonl"
+    with Journal(path, file.key, choice.resume) as journal:
         found = {id_: ended for id_, ended in journal.earlier.items() if id_ in known}
         for id_ in found:
             step(id_)
@@ -279,9 +278,10 @@ def _entry(test: Planned, ended: dict[str, Ended], choice: Choice) -> Entry:
         said = f"the run's {choice.budget_s or 0:g} s were over"
         bucket = Bucket.OVER_BUDGET if choice.budget_s is not None else Bucket.NOT_REACHED
         return Entry(test.id, bucket, test.verdict, said, "budget")
+    bucket = _BUCKETS[found.outcome]
+    source = "process" if bucket is Bucket.NOT_REACHED else test.source
     return Entry(
-        test.id, _BUCKETS[found.outcome], test.verdict, found.reason, test.source,
-        found.seconds, found.trace,
+        test.id, bucket, test.verdict, found.reason, source, found.seconds, found.trace
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from openspyre.ci.native.hooks import Tolerance
+from openspyre.ci.native.hooks import Expect, Tolerance
 from openspyre.ci.native.identity import Identity
 from openspyre.ci.reuse.located import At
 
@@ -27,14 +27,6 @@ class Verdict(Enum):
     XFAIL = "xfail"  # it fails, in one way
     QUARANTINE = "quarantine"  # it runs in the canary lane alone
     EXCLUDE = "exclude"  # it does not run
-
-
-@dataclass(frozen=True, slots=True)
-class Raises:
-    """The exception of an xfail: its type or a base of it, and a regular expression."""
-
-    type: str
-    match: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +54,7 @@ class Rule:
     since: datetime.date | None = None
     expires: datetime.date | None = None
     owner: str = ""
-    raises: Raises | None = None
+    raises: Expect | None = None
     tolerance: Tolerance | None = None
     isolate: bool = False
     tags: tuple[str, ...] = ()
@@ -85,6 +77,16 @@ class Rule:
             and self.params.items() <= dict(test.params).items()
         )
 
+    def covers(self, other: Rule) -> bool:
+        """Whether every test that the other matches is one that this one matches."""
+        return (
+            self.cls == other.cls
+            and self.method in ("*", other.method)
+            and _within(other.ops, self.ops)
+            and _within(other.dtypes, self.dtypes)
+            and self.params.items() <= other.params.items()
+        )
+
     def may_clash(self, other: Rule) -> bool:
         """Whether both could own one test."""
         return (
@@ -94,6 +96,11 @@ class Rule:
             and (not self.dtypes or bool({*self.dtypes} & {*other.dtypes}))
             and all(other.params.get(k, v) == v for k, v in self.params.items())
         )
+
+
+def _within(some: tuple[str, ...], all_: tuple[str, ...]) -> bool:
+    """Whether what is named is a part of the other; no name means any."""
+    return not all_ or (bool(some) and {*some} <= {*all_})
 
 
 @dataclass(frozen=True, slots=True)

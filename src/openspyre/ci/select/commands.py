@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 
+from openspyre.ci.reuse.located import InvalidRules, plain, read_yaml
 from openspyre.ci.select.stages.agent import Question, command, consult, question
 from openspyre.ci.select.stages.canonical import digest
 from openspyre.ci.select.stages.diff import Diff, diff_from, diff_of, diff_text
@@ -120,18 +120,19 @@ def relevance(
 ) -> None:  # fmt: skip
     """Label each change relevant, irrelevant or unsure, with rule and evidence: relevance.jsonl."""
     with told("relevance"):
+        words = _words(agent)
         given = _given(capability, device, rules, history)
         pair, changes = _enumerations(out), diff_from(read_text(out / "diff.jsonl"))
         labels = _labelled(pair, changes, given, tests)
         asked = ""
-        if agent:
+        if words:
             if repo is None:
                 raise SelectionError("--agent needs --repo", why="it is shown the sources")
             questions = _questions(repo, pair, changes, labels, given)
-            ask = command(shlex.split(agent), agent_seconds)
-            cache = out / "answers"
-            name = shlex.split(agent)[0]
-            heard = consult(labels, questions, ask, name=name, cache=cache, most=agent_most)
+            heard = consult(
+                labels, questions, command(words, agent_seconds), name=words[0],
+                cache=out / "answers", most=agent_most,
+            )  # fmt: skip
             labels = list(heard.labels)
             asked = f"the agent changed {heard.changed} labels; {len(heard.refused)} answers" \
                     f" did not count{'; ' + heard.problem if heard.problem else ''}"  # fmt: skip
@@ -219,16 +220,27 @@ def _policy(rules: Sequence[Path] | None) -> Policy:
     documents = []
     for path in rules or ():
         try:
-            documents.append(yaml.safe_load(read_text(path)))
-        except yaml.YAMLError as error:
-            raise SelectionError(f"{path} is no YAML", why=" ".join(str(error).split())) from None
+            documents.append(plain(read_yaml(path)))
+        except InvalidRules as error:
+            raise SelectionError(f"{path} is no YAML", why="; ".join(error.problems)) from None
     return policy_of(documents)
+
+
+def _words(agent: str) -> list[str]:
+    """The command of an agent, as a shell splits it; nothing if there is none."""
+    try:
+        return shlex.split(agent)
+    except ValueError as error:
+        raise SelectionError(
+            f"--agent {agent} is no command", why=str(error),
+            hint="close its quotes, as in a shell",
+        ) from None  # fmt: skip
 
 
 def _json(path: Path) -> Any:
     try:
         return json.loads(read_text(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SelectionError(f"{path} is no JSON", why=str(error)) from None
 
 

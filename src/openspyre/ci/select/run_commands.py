@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from openspyre.ci.reuse.formatting import formatted
+from openspyre.ci.reuse.isolation import Place
+from openspyre.ci.reuse.journal import product_key
 from openspyre.ci.reuse.ledger import Outcome as Exit
 from openspyre.ci.reuse.ledger import outcome, write_ledger
 from openspyre.ci.reuse.loading import Loaded, load
@@ -21,6 +24,7 @@ from openspyre.ci.reuse.running import place_of
 from openspyre.ci.reuse.schema import RuleSet
 from openspyre.ci.select.commands import OUT, Out, told
 from openspyre.ci.select.running import ReuseRunner
+from openspyre.ci.select.stages.canonical import digest
 from openspyre.ci.select.stages.diff import Diff, diff_from
 from openspyre.ci.select.stages.knowledge import Asked, Policy
 from openspyre.ci.select.stages.plan import Plan, plan_from
@@ -34,6 +38,7 @@ from openspyre.ci.select.stages.trial import (
     reviewed,
     run_plan,
 )
+from openspyre.ci.select.triage import triage
 from openspyre.ci.select.writing import with_hits, with_review
 from openspyre.ci.telling import AS_JSON
 from openspyre.runtime.whole_file import write_whole
@@ -44,6 +49,7 @@ Issue = Annotated[
     str, typer.Option(help="Address of an issue: failures become xfail, not observe.")
 ]
 NEW, RUN, VERIFY = "rules.new.yaml", "run.jsonl", "verify.jsonl"
+VERDICT = "triage_verdict.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +68,22 @@ def run(
 ) -> None:  # fmt: skip
     """Run a plan, each test isolated; write the account, review.md and rules.new.yaml.
 
-    Goes on where it was cut short. Exit codes are those of `spyre-ci run`.
+    Goes on where it was cut short. Where something is red, triage_verdict.json says why, for
+    `spyre-ci report complete --verdict`. Exit codes are those of `spyre-ci run`.
     """
     with told("run-plan"):
         plan, changes = _plan(out)
         loaded = load(rules, grace=_FOREVER)
-        ran = _run(plan, changes, loaded, tests, out, RUN, issue)
+        place = _place(loaded, tests, out, RUN)
+        said = [formatted(loaded.rules), product_key(place)]
+        ran = _run(plan, changes, loaded, place, out / RUN, issue, digest(said))
         write_whole(out / NEW, formatted(_seen_from(out, ran.written)).encode())
         write_whole(out / "review.md", review_text(ran.review, plan).encode())
         ledger = ran.runner.ledger()
         if ledger.entries:
             write_ledger(out / "ledger.jsonl", ledger)
             write_junit(out / "junit.xml", ledger)
+        _write_verdict(out / VERDICT, triage(ledger, changes, plan))
         found = outcome(ledger, ran.runner.problems)
     _say(found, ran, as_json)
 
@@ -87,10 +97,12 @@ def verify(
     """
     with told("verify"):
         plan, changes = _plan(out)
-        before = run_plan(plan, _Silent(), out / RUN)
+        before = run_plan(plan, _Silent(), out / RUN, under=None)
         loaded = load([out / NEW], grace=_FOREVER)
+        place = _place(loaded, tests, out, VERIFY)
         (out / VERIFY).unlink(missing_ok=True)
-        ran = _run(plan, changes, loaded, tests, out, VERIFY, issue)
+        shutil.rmtree(place.work, ignore_errors=True)  # what an earlier one found is no proof
+        ran = _run(plan, changes, loaded, place, out / VERIFY, issue, "")
         found = differences(before, ran.outcomes)
         if formatted(ran.written) != formatted(loaded.rules):
             found.append(f"{NEW}: a second pass would write other rules")
@@ -118,16 +130,32 @@ def _plan(out: Path) -> tuple[Plan, Diff]:
     return plan_from(read_text(out / "plan.json")), diff_from(read_text(out / "diff.jsonl"))
 
 
-def _run(
-    plan: Plan, changes: Diff, loaded: Loaded, tests: Path, out: Path, journal: str, issue: str
-) -> _Ran:
+def _place(loaded: Loaded, tests: Path, out: Path, journal: str) -> Place:
     work = out.resolve() / f"work-{journal.removesuffix('.jsonl')}"
-    place = place_of(loaded.rules, tests.resolve(), work)
+    return place_of(loaded.rules, tests.resolve(), work)
+
+
+def _run(
+    plan: Plan, changes: Diff, loaded: Loaded, place: Place, journal: Path, issue: str, under: str
+) -> _Ran:  # fmt: skip
     runner = ReuseRunner(loaded.rules, loaded.capability, place)
-    outcomes = run_plan(plan, runner, out / journal)
+    outcomes = run_plan(plan, runner, journal, under)
+    if len(runner.asked) < len(plan.chosen):
+        # Some had ended before. The account is of all: their ends are in the files' journals.
+        runner = ReuseRunner(loaded.rules, loaded.capability, place)
+        for _ in runner.run(plan.chosen):
+            pass
     occasion = Occasion(plan.head, datetime.date.today(), issue)
     review = reviewed(outcomes, changes, _policy(loaded.rules), occasion)
     return _Ran(outcomes, review, with_review(loaded.rules, review), runner)
+
+
+def _write_verdict(path: Path, verdict: Mapping[str, Any] | None) -> None:
+    """Writes it; none is left of an earlier run."""
+    if verdict is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_whole(path, (json.dumps(verdict, indent=1) + "\n").encode())
 
 
 def _seen_from(folder: Path, rules: RuleSet) -> RuleSet:

@@ -28,6 +28,7 @@ class ReuseRunner:
         entries: the account of all tests of the files that it ran.
         problems: where that does not add up.
         hits: how many tests each rule owns in them.
+        asked: ids of what it was asked to run.
     """
 
     rules: RuleSet
@@ -36,6 +37,7 @@ class ReuseRunner:
     entries: dict[str, Entry] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     hits: dict[str, int] = field(default_factory=dict)
+    asked: set[str] = field(default_factory=set)
 
     def run(self, items: Sequence[Chosen]) -> Iterator[tuple[Chosen, Sequence[Outcome]]]:
         """Runs file by file, in the order in which the plan first names them.
@@ -44,6 +46,7 @@ class ReuseRunner:
             InvalidRules: the rules do not fit the tests of a file.
         """
         by_file: dict[str, list[Chosen]] = {}
+        self.asked |= {item.id for item in items}
         for item in items:
             by_file.setdefault(item.id.partition("::")[0], []).append(item)
         known = {file.path: file for file in self.rules.files}

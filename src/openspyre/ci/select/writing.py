@@ -7,8 +7,9 @@ from dataclasses import replace
 from itertools import count
 from pathlib import PurePosixPath
 
+from openspyre.ci.native.hooks import Expect
 from openspyre.ci.reuse.located import At
-from openspyre.ci.reuse.schema import Raises, Rule, RuleSet, TestFile, Verdict
+from openspyre.ci.reuse.schema import Rule, RuleSet, TestFile, Verdict
 from openspyre.ci.select.stages.trial import Proposal, Review
 
 _NOWHERE = At("(proposed)", 1, 1)
@@ -73,5 +74,5 @@ def _rule(proposal: Proposal, id: str) -> Rule:
         id, cls, method, Verdict(proposal.verdict), _NOWHERE, proposal.ops, proposal.dtypes,
         proposal.params, cause=proposal.cause, reason=proposal.reason, issue=proposal.issue,
         since=proposal.since, expires=proposal.expires,
-        raises=Raises(kind, match) if kind else None, isolate=proposal.isolate,
+        raises=Expect(kind, match) if kind else None, isolate=proposal.isolate,
     )  # fmt: skip

@@ -326,7 +326,7 @@ def diff_from(text: str, name: str = "diff") -> Diff:
         if head["schema"] != SCHEMA:
             raise ValueError(f"its schema is {head['schema']}")
         return Diff(head["base"], head["head"], tuple(map(_change, lines)))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SelectionError(f"{name} is no diff", why=repr(error), hint="diff again") from None
 
 

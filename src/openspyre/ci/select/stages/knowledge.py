@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,15 +57,21 @@ def capability_of(found: Any, device: str) -> Capability:
     """
     try:
         ops = {
-            name: Ability(frozenset(op["fwd"]), frozenset(op["bwd"]), op.get("state", ""))
+            name: Ability(_words(op["fwd"]), _words(op["bwd"]), str(op.get("state", "")))
             for name, op in found["ops"].items()
         }
         features = found.get("features", {})
         names = [k for k, v in features.items() if v] if isinstance(features, Mapping) else features
         devices = features.get("devices", 1) if isinstance(features, Mapping) else 1
         return Capability(device, ops, frozenset(names), int(devices), found.get("digest", ""))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise SelectionError("this is no capability table", why=repr(error)) from None
+
+
+def _words(listed: Any) -> frozenset[str]:
+    if not isinstance(listed, list) or not all(isinstance(word, str) for word in listed):
+        raise ValueError(f"{listed!r} is no list of dtypes")
+    return frozenset(listed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +190,18 @@ def history_of(found: Any) -> History:
         SelectionError: it is none.
     """
     try:
-        return History({id: Past(**past) for id, past in found.items()})
-    except (TypeError, AttributeError) as error:
+        return History({id: _past(**past) for id, past in found.items()})
+    except (TypeError, ValueError, AttributeError) as error:
         raise SelectionError("this is no history", why=repr(error)) from None
+
+
+def _past(passed: int = 0, failed: int = 0, last: str = "", seconds: float = 0.0) -> Past:
+    """A past whose fields came from outside."""
+    if any(type(n) is not int or n < 0 for n in (passed, failed)) or not isinstance(last, str):
+        raise ValueError(f"passed {passed!r}, failed {failed!r}, last {last!r}")
+    if isinstance(seconds, bool) or not 0 <= float(seconds) < math.inf:
+        raise ValueError(f"seconds {seconds!r}")
+    return Past(passed, failed, last, float(seconds))
 
 
 def with_outcomes(history: History, outcomes: Sequence[tuple[str, str, float]]) -> History:

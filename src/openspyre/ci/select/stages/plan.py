@@ -102,7 +102,7 @@ def plan_of(
     Raises:
         SelectionError: what always runs does not fit into the budget.
     """
-    if wishes.budget is not None and wishes.budget < 0:
+    if wishes.budget is not None and not wishes.budget >= 0:
         raise SelectionError(f"a budget of {wishes.budget} s is none", hint="0 or more")
     maker = _Maker(head.by_id(), capability, policy, history, wishes)
     maker.from_labels(diff, list(labels))
@@ -264,7 +264,7 @@ def plan_from(text: str, name: str = "plan") -> Plan:
         chosen = tuple(record_of(Chosen, one) for one in found.pop("chosen"))
         out = tuple(record_of(LeftOut, one) for one in found.pop("left_out"))
         return Plan(**found, chosen=chosen, left_out=out)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SelectionError(f"{name} is no plan", why=repr(error), hint="plan again") from None
 
 
@@ -285,7 +285,7 @@ def labels_from(text: str, name: str = "relevance") -> list[Judged]:
         if head["schema"] != SCHEMA:
             raise ValueError("another schema")
         return [replace(record_of(Judged, line), label=Label(line["label"])) for line in lines]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SelectionError(
             f"{name} holds no labels", why=repr(error), hint="relevance again"
         ) from None

@@ -179,7 +179,7 @@ def enumeration_of(text: str, name: str = "enumeration") -> Enumeration:
             head["ref"], head["commit"], tuple(found["test"]), tuple(found["broken"]),
             tuple(found["machinery"]), tuple(found["entry"]), head["other"], head["tests_in"],
         )  # fmt: skip
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SelectionError(
             f"{name} is no enumeration", why=repr(error), hint="enumerate again"
         ) from None

@@ -102,10 +102,6 @@ class OpEntry:
     maker: str
     piece: Piece
 
-    @property
-    def full_name(self) -> str:
-        return f"{self.name}.{self.variant}" if self.variant else self.name
-
 
 @dataclass(frozen=True, slots=True)
 class FileShape:

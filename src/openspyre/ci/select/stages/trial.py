@@ -22,6 +22,8 @@ from .records import SCHEMA, record_of, to_json
 PASSED, SKIPPED, FLAKY = "passed", "skipped-upstream", "flaky"
 DIED = ("crashed", "hung")
 _AS_ASKED = (PASSED, SKIPPED, "xfailed", "quarantined")
+_UNKNOWN = ("import-error", "not-reached")  # nothing is known of the test
+_MATCHED = 60  # characters of an exception's text
 _PARAMETERS = re.compile(r"(?:^|,)(\w+)=")
 
 
@@ -61,14 +63,18 @@ class Runner(Protocol):
         ...
 
 
-def run_plan(plan: Plan, runner: Runner, journal: Path) -> list[Outcome]:
+def run_plan(plan: Plan, runner: Runner, journal: Path, under: str | None = "") -> list[Outcome]:
     """Runs a plan, and goes on where an earlier run of it was cut short.
 
+    Args:
+        under: what outcomes depend on beside the plan, in any form: the product under test. None
+            takes what ended under anything.
+
     Raises:
-        SelectionError: the journal is of another plan, or the runner left a method out.
+        SelectionError: the journal is of another plan or product, or the runner left a method out.
     """
-    head = {"schema": SCHEMA, "base": plan.base, "head": plan.head}
-    found = _journalled(journal, head)
+    head = {"schema": SCHEMA, "base": plan.base, "head": plan.head, "under": under}
+    found = _journalled(journal, head, "under" if under is None else "")
     left = [one for one in plan.chosen if one.id not in found]
     journal.parent.mkdir(parents=True, exist_ok=True)
     new = not journal.exists()
@@ -88,19 +94,22 @@ def run_plan(plan: Plan, runner: Runner, journal: Path) -> list[Outcome]:
     return [outcome for one in plan.chosen for outcome in found[one.id]]
 
 
-def _journalled(journal: Path, head: Mapping[str, str]) -> dict[str, list[Outcome]]:
+def _journalled(
+    journal: Path, head: Mapping[str, str | None], any_: str
+) -> dict[str, list[Outcome]]:
     """What ended before; a line that was cut short counts for nothing."""
     if not journal.exists():
         return {}
     found: dict[str, list[Outcome]] = {}
     lines = journal.read_text(encoding="utf-8").split("\n")
     try:
-        if json.loads(lines[0]) != head:
-            raise ValueError("its refs are others")
+        first = json.loads(lines[0])
+        if any(first.get(name) != said for name, said in head.items() if name != any_):
+            raise ValueError("its refs, or what is tested, are others")
         for line in lines[1:-1]:
             ended = json.loads(line)
             found[ended["item"]] = [record_of(Outcome, one) for one in ended["outcomes"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SelectionError(
             f"{journal} is not of this plan", why=str(error), hint="remove it to begin again"
         ) from None
@@ -181,7 +190,8 @@ def reviewed(
     """
     by_method: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
-        by_method.setdefault(outcome.method, []).append(outcome)
+        if outcome.bucket not in _UNKNOWN:
+            by_method.setdefault(outcome.method, []).append(outcome)
     moved = {change.was: change.id for change in diff.changes if change.was}
     proposals: list[Proposal] = []
     red: list[str] = []
@@ -230,13 +240,11 @@ def _rule(
 ) -> Proposal:
     died = bucket in DIED
     verdict = "observe"
-    if occasion.issue and bucket != FLAKY:
+    if occasion.issue and bucket != FLAKY and (died or kind):
         verdict = "quarantine" if died else "xfail"
     first = failed[0]
     expires = occasion.today + datetime.timedelta(days=occasion.days[verdict])
-    raises = (
-        (kind, re.escape(first.reason.partition(": ")[2][:60])) if verdict == "xfail" else ("", "")
-    )
+    raises = (kind, _pattern(first.reason)) if verdict == "xfail" else ("", "")
     cause = {"crashed": "crash", "hung": "hang", "flaky": "infra"}.get(bucket, "op")
     reason = f"{bucket} at {occasion.head[:12]}: {first.reason or 'no reason was given'}"
     return Proposal(
@@ -244,6 +252,12 @@ def _rule(
         issue=occasion.issue if verdict != "observe" else "", since=occasion.today,
         expires=expires, raises=raises, isolate=died and verdict == "observe",
     )  # fmt: skip
+
+
+def _pattern(reason: str) -> str:
+    """What finds the text of `Type: text` in the exception's own, which may have line ends."""
+    words = reason.partition(": ")[2][:_MATCHED].split()
+    return r"\s+".join(map(re.escape, words)) or r"^\s*$"
 
 
 def _kind(reason: str) -> str:
