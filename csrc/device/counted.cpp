@@ -1,6 +1,7 @@
 // Ops whose result is as large as values say: where a mask is true, what stands there, how often
 // something repeats. The card computes into buffers of the largest size and counts; the host reads
 // the count, one wait as on any device, and the result is the front part of the buffer.
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -70,6 +71,8 @@ Tensor& nonzero_out(const Tensor& self, Tensor& out) {
               "Expected object of scalar type Long as out, but got ", out.scalar_type());
   TORCH_CHECK(self.device() == out.device(), "expected self and out to be on the same device, but ",
               "found ", self.device(), " and ", out.device());
+  at::assert_no_internal_overlap(out);
+  at::assert_no_overlap(out, self);
   const Tensor found = openspyre::nonzero(self);
   at::native::resize_output(out, found.sizes());
   return out.copy_(found);
@@ -193,6 +196,9 @@ Tensor masked_select(const Tensor& self, const Tensor& mask) {
 Tensor& masked_select_out(const Tensor& self, const Tensor& mask, Tensor& out) {
   TORCH_CHECK(self.scalar_type() == out.scalar_type(),
               "masked_select(): self and result must have the same scalar type");
+  at::assert_no_internal_overlap(out);
+  at::assert_no_overlap(out, self);
+  at::assert_no_overlap(out, mask);
   const Tensor found = openspyre::masked_select(self, mask);
   at::native::resize_output(out, found.sizes());
   return out.copy_(found);

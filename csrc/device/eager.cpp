@@ -185,11 +185,17 @@ bool is_direct(const OpPlan& plan, const Sharing& shared) {
 }
 
 // What PyTorch checks of written tensors, and the checks on meta tensors do not all see.
-void check_overlaps(const Call& call) {
-  for (const Tensor& out : call.outputs) {
+void check_overlaps(const std::vector<OutputForm>& forms, const Call& call) {
+  for (size_t i = 0; i < call.outputs.size(); ++i) {
+    const Tensor& out = call.outputs[i];
     at::assert_no_internal_overlap(out);
+    // What is resized is gone before it is read.
+    const bool resized = out.sizes() != c10::IntArrayRef(forms[i].sizes);
     for (const Tensor* in : call.inputs)
-      if (!in->is_same(out)) at::assert_no_partial_overlap(out, *in);
+      if (resized)
+        at::assert_no_overlap(out, *in);
+      else if (!in->is_same(out))
+        at::assert_no_partial_overlap(out, *in);
   }
 }
 
@@ -297,9 +303,11 @@ std::optional<std::vector<OutputForm>> scaled_product(const c10::OperatorHandle&
 }
 
 // The forms of the results or of written tensors, from PyTorch's own checks of the call. Null if
-// PyTorch cannot tell.
+// PyTorch cannot tell, with the reason.
 std::optional<std::vector<OutputForm>> told(const OpPlan& plan, const c10::OperatorHandle& op,
-                                            const Stack& stack) {
+                                            const Stack& stack, const std::string*& why) {
+  static const std::string* const untold = forever("PyTorch cannot tell the shape of its result");
+  why = untold;
   const std::string& name = op.schema().name();
   if (name == "aten::_scaled_mm" || name == "aten::_scaled_mm_v2") {
     return plan.written.empty() ? scaled_product(op, stack) : std::nullopt;
@@ -311,7 +319,9 @@ std::optional<std::vector<OutputForm>> told(const OpPlan& plan, const c10::Opera
   } catch (const c10::NotImplementedError&) {
     return std::nullopt;
   } catch (const std::exception& error) {
-    if (!is_not_implemented(error)) throw;
+    if (is_not_implemented(error)) return std::nullopt;
+    if (op.schema().name().rfind("aten::", 0) != 0 || !is_refusal_by_python(error)) throw;
+    why = refused_by_python();
     return std::nullopt;
   }
   std::vector<OutputForm> forms;
@@ -337,13 +347,14 @@ const std::string* run_new(Op& known, const c10::OperatorHandle& op, Stack* stac
   auto exact = std::make_shared<Exact>();
   auto forms = recalls ? known.recall.find(op, told_for, call.structure) : std::nullopt;
   if (!forms) {
-    forms = told(plan, op, *stack);
-    if (!forms) return forever("PyTorch cannot tell the shape of its result");
+    const std::string* why = nullptr;
+    forms = told(plan, op, *stack, why);
+    if (!forms) return why;
     const bool silent = fits_silently(*forms, call);
     remember &= silent;
     if (recalls && silent) known.recall.add(op, told_for, call.structure, *forms);
   }
-  check_overlaps(call);
+  check_overlaps(*forms, call);
   exact->made = *std::move(forms);
   for (const OutputForm& form : exact->made) {
     if (form.dtype == c10::ScalarType::Undefined)
@@ -384,6 +395,12 @@ const std::string* run_new(Op& known, const c10::OperatorHandle& op, Stack* stac
 }  // namespace
 
 uint64_t eager_misses() { return misses; }
+
+const std::string* refused_by_python() {
+  // As in openspyre/frontend/not_lowered.py.
+  static const std::string* const text = forever("PyTorch's check of it refuses these arguments");
+  return text;
+}
 
 const std::string* run_eager(const c10::OperatorHandle& op, Stack* stack) {
   Op& found = known(op);

@@ -17,6 +17,10 @@ namespace openspyre {
 // runs Python only for a pattern of arguments that has not been seen.
 const std::string* run_eager(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
+// Why it cannot, word for word, where a check of PyTorch that is written in Python refuses the
+// call. Kernels check for themselves and say it in the words that users know: they decide.
+const std::string* refused_by_python();
+
 // How often Python was asked for a kernel.
 uint64_t eager_misses();
 

@@ -178,6 +178,14 @@ std::string unfit(const c10::FunctionSchema& schema, const OpPlan& plan) {
   return "";
 }
 
+bool is_raised(const std::exception& error, PyObject* kind) {
+  const WithGil gil;
+  if (const auto* const raised = dynamic_cast<const python_error*>(&error))
+    return PyErr_GivenExceptionMatches(raised->type, kind) != 0;
+  const auto* const raised = dynamic_cast<const pybind11::error_already_set*>(&error);
+  return raised && raised->matches(kind);
+}
+
 }  // namespace
 
 OpPlan plan_of(const c10::OperatorHandle& op) {
@@ -239,11 +247,11 @@ std::shared_ptr<const Entry> ask_python(const OpPlan& plan, const c10::OperatorH
 }
 
 bool is_not_implemented(const std::exception& error) {
-  const WithGil gil;
-  if (const auto* const raised = dynamic_cast<const python_error*>(&error))
-    return PyErr_GivenExceptionMatches(raised->type, PyExc_NotImplementedError) != 0;
-  const auto* const raised = dynamic_cast<const pybind11::error_already_set*>(&error);
-  return raised && raised->matches(PyExc_NotImplementedError);
+  return is_raised(error, PyExc_NotImplementedError);
+}
+
+bool is_refusal_by_python(const std::exception& error) {
+  return is_raised(error, PyExc_Exception) && !is_raised(error, PyExc_Warning);
 }
 
 std::string recalled(const c10::OperatorHandle& op, const std::vector<int64_t>& structure) {

@@ -26,6 +26,9 @@ std::shared_ptr<const Entry> ask_python(const OpPlan& plan, const c10::OperatorH
 // Whether an exception is Python's NotImplementedError, as checks written in Python raise it.
 bool is_not_implemented(const std::exception& error);
 
+// Whether it is another of Python's errors, as such checks raise for what they refuse.
+bool is_refusal_by_python(const std::exception& error);
+
 // What other processes have recorded of the calls of an op with one structure, as one text of
 // words.
 std::string recalled(const c10::OperatorHandle& op, const std::vector<int64_t>& structure);

@@ -226,11 +226,8 @@ void check_devices(const c10::FunctionSchema& schema, const torch::jit::Stack& s
   }
 }
 
-void run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  const std::string* const why = run_eager(op, stack);
-  if (!why || run_in_parts(op, stack)) return;
-  if (op.schema().name().rfind("aten::", 0) == 0) check_devices(op.schema(), *stack);
-  note_fallback(c10::toString(op.operator_name()), *why);
+// The CPU's kernel, with the numbers that it draws from the card's generator.
+void run_drawing_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   for (size_t i = 0; i < arguments.size(); ++i)
     if (takes_generator(arguments[i])) return run_with_generator(op, stack, i);
@@ -240,6 +237,17 @@ void run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto device = result_device(op.schema(), *stack);
   const SeededCpuGenerator seeded(take_seed(std::nullopt, device ? device->index() : -1));
   run_on_cpu(op, stack);
+}
+
+void run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const std::string* const why = run_eager(op, stack);
+  if (!why || run_in_parts(op, stack)) return;
+  if (op.schema().name().rfind("aten::", 0) == 0) check_devices(op.schema(), *stack);
+  const std::string name = c10::toString(op.operator_name());
+  const bool refused = *why == *refused_by_python();  // no fallback unless the kernel takes it
+  if (!refused) note_fallback(name, *why);
+  run_drawing_on_cpu(op, stack);
+  if (refused) note_fallback(name, *why);
 }
 
 }  // namespace

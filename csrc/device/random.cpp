@@ -12,6 +12,7 @@
 #include <torch/library.h>
 
 #include <cmath>
+#include <limits>
 #include <tuple>
 
 #include "draw.h"
@@ -50,6 +51,22 @@ void draw_floats(const char* kind, const Tensor& self, std::initializer_list<dou
   into(self, c10::kFloat, [&](const Tensor& out) { draw(kind, {out}, parameters, generator); });
 }
 
+// Whether float32 holds a number, and those near it that a draw makes of it.
+bool is_held(double number) {
+  const double size = std::abs(number), most = std::numeric_limits<float>::max();
+  return size == 0 || (size >= std::numeric_limits<float>::min() && size <= most / 128);
+}
+
+// Draws `shift + scale * x`, with x as drawn by `standard`. A float64 may ask for numbers that
+// float32 does not hold: these are scaled in float64.
+void draw_scaled(const char* kind, const Tensor& self, std::initializer_list<double> parameters,
+                 std::initializer_list<double> standard, double scale, double shift,
+                 const Source& generator) {
+  const bool held = self.scalar_type() != c10::kDouble || (is_held(scale) && is_held(shift));
+  draw_floats(kind, self, held ? parameters : standard, generator);
+  if (!held) self.mul_(scale).add_(shift);
+}
+
 double low_word(uint64_t value) { return static_cast<double>(value & 0xffffffffu); }
 double high_word(uint64_t value) { return static_cast<double>(value >> 32); }
 
@@ -74,7 +91,7 @@ struct Integers {
 template <typename>
 struct Normal {
   void operator()(const Tensor& self, double mean, double std, const Source& generator) {
-    draw_floats("normal", self, {mean, std}, generator);
+    draw_scaled("normal", self, {mean, std}, {0, 1}, std, mean, generator);
   }
 };
 
@@ -82,7 +99,8 @@ template <typename>
 struct Uniform {
   void operator()(at::TensorIteratorBase& iterator, double from, double to,
                   const Source& generator) {
-    draw_floats("uniform", iterator.tensor(0), {from, to, to - from}, generator);
+    draw_scaled("uniform", iterator.tensor(0), {from, to, to - from}, {0, 1, 1}, to - from, from,
+                generator);
   }
 };
 
@@ -90,14 +108,18 @@ template <typename>
 struct LogNormal {
   void operator()(at::TensorIteratorBase& iterator, double mean, double std,
                   const Source& generator) {
-    draw_floats("log_normal", iterator.tensor(0), {mean, std}, generator);
+    const Tensor self = iterator.tensor(0);
+    const bool held = self.scalar_type() != c10::kDouble || std::abs(mean) + 8 * std < 80;
+    if (held) return draw_floats("log_normal", self, {mean, std}, generator);
+    draw_scaled("normal", self, {mean, std}, {0, 1}, std, mean, generator);
+    self.exp_();
   }
 };
 
 template <typename>
 struct Exponential {
   void operator()(at::TensorIteratorBase& iterator, double rate, const Source& generator) {
-    draw_floats("exponential", iterator.tensor(0), {rate}, generator);
+    draw_scaled("exponential", iterator.tensor(0), {rate}, {1}, 1 / rate, 0, generator);
   }
 };
 
@@ -105,7 +127,7 @@ template <typename>
 struct Cauchy {
   void operator()(at::TensorIteratorBase& iterator, double median, double sigma,
                   const Source& generator) {
-    draw_floats("cauchy", iterator.tensor(0), {median, sigma}, generator);
+    draw_scaled("cauchy", iterator.tensor(0), {median, sigma}, {0, 1}, sigma, median, generator);
   }
 };
 

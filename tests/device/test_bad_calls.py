@@ -14,6 +14,7 @@ import openspyre
 
 openspyre.require()
 
+Run = Callable[..., subprocess.CompletedProcess[str]]
 HERE, THERE = torch.ones(3, 3), torch.ones(3, 3, device="spyre")
 
 
@@ -36,6 +37,59 @@ def test_devices_are_not_mixed(call: Callable[[], torch.Tensor]) -> None:
     with pytest.raises(RuntimeError, match=r"spyre|PrivateUse1"):
         call()
     assert (THERE + 1).cpu().equal(HERE + 1)
+
+
+WHOLE = torch.arange(1, 4)
+WORDS: dict[str, Callable[[str], object]] = {
+    "dtype of out": lambda d: torch.add(
+        HERE.to(d), HERE.to(d), out=torch.zeros(3, 3, device=d).int()
+    ),
+    "dtype of out of cat": lambda d: torch.cat([HERE.to(d)], out=HERE.to(d).long()),
+    "dtype of out of mm": lambda d: torch.mm(HERE.to(d), HERE.to(d), out=HERE.to(d).long()),
+    "mask of bytes": lambda d: HERE.to(d).masked_fill_(HERE.to(d).byte(), 1.0),
+    "mask of floats": lambda d: HERE.to(d).masked_scatter(HERE.to(d), HERE.to(d)),
+    "dims of boundaries": lambda d: torch.bucketize(HERE.to(d), HERE.to(d)),
+    "whole numbers": lambda d: torch.addcdiv(*[WHOLE.to(d)] * 3, out=WHOLE.to(d)),
+    "whole numbers in place": lambda d: WHOLE.to(d).addcdiv_(WHOLE.to(d), WHOLE.to(d)),
+    "dims": lambda d: HERE.to(d).flip((0, -2)),
+    "shifts": lambda d: HERE.to(d).roll((1, 2), (0,)),
+    "sizes": lambda d: torch.add(HERE.to(d), torch.ones(2, device=d)),
+}
+
+
+@pytest.mark.parametrize("case", WORDS)
+def test_wrong_calls_are_refused_in_the_words_of_pytorchs_kernels(case: str, counted: None) -> None:
+    """Its checks in Python, which run before a program, say some of it in other words."""
+    with pytest.raises((RuntimeError, TypeError)) as here:
+        WORDS[case]("cpu")
+    torch.spyre.reset_fallbacks()
+    with pytest.raises(type(here.value)) as there:
+        WORDS[case]("spyre")
+    assert str(there.value) == str(here.value)
+    assert torch.spyre.fallbacks() == {}
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("d", ["cpu", "spyre"])
+def test_what_is_read_is_not_written(d: str) -> None:
+    """Where PyTorch's kernels refuse it, not only the checks that it has for programs."""
+    x, mask, place = HERE.to(d)[0].clone(), HERE.to(d)[0] > 0, torch.tensor([0], device=d)
+    none = torch.zeros(0, device=d)
+    number = torch.zeros((), dtype=torch.int64, device=d)
+    calls: list[Callable[[], object]] = [
+        lambda: torch.kthvalue(x, 2, out=(x, number)),
+        lambda: torch.take(x, place, out=x),
+        lambda: torch.masked_select(x, mask, out=x),
+        lambda: torch.masked_select(mask, mask, out=mask),
+        lambda: torch.masked_select(x, mask, out=x[:1].expand(3)),
+        lambda: torch.nonzero(place, out=place),
+        lambda: torch.cat((none, x), out=x),
+        lambda: torch.cat((none, x), out=none),
+    ]
+    for call in calls:
+        with pytest.raises(RuntimeError, match="unsupported operation"):
+            call()
+    assert x.cpu().equal(HERE[0])
 
 
 def test_a_compiled_function_does_not_mix_devices() -> None:
@@ -93,7 +147,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_memory_that_ends_names_the_op_and_the_remedy(
-    run_python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, case: str
+    run_python: Run, tmp_path: Path, case: str
 ) -> None:
     """And what was taken on the way is given back."""
     (tmp_path / "model.py").write_text(MODEL)

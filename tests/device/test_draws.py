@@ -104,6 +104,39 @@ def test_wide_ranges() -> None:
             assert np.abs(bits - 0.5).max() < 5 * 0.5 / math.sqrt(N)
 
 
+@pytest.mark.parametrize("size", [1.0, 1e-300, 1e-45, 1e39, 1e300])
+def test_float64_of_sizes_that_float32_does_not_hold(size: float) -> None:
+    """A twentieth of the values is where a twentieth belongs, and none is rounded to the edge."""
+    torch.spyre.manual_seed(5)
+    for name in ("uniform", "normal", "exponential", "cauchy"):
+        fill = {
+            "uniform": lambda x: x.uniform_(-size, size),
+            "normal": lambda x: x.normal_(size, 2 * size),
+            "exponential": lambda x: x.exponential_(1 / size),
+            "cauchy": lambda x: x.cauchy_(size, 2 * size),
+        }[name]
+        least, most = {
+            "uniform": (-0.9, 0.9),
+            "normal": (1 - 2 * 1.644854, 1 + 2 * 1.644854),
+            "exponential": (-math.log(0.95), -math.log(0.05)),
+            "cauchy": (1 - 2 * 6.313752, 1 + 2 * 6.313752),
+        }[name]
+        drawn = numbers(fill(empty(N, dtype=torch.float64))) / size
+        assert np.isfinite(drawn).all()
+        for share in ((drawn < least).mean(), (drawn > most).mean()):
+            assert abs(share - 0.05) < 4 * math.sqrt(0.05 * 0.95 / N)
+    edges = numbers(empty(N, dtype=torch.float64).uniform_(-1.797e308, 0))
+    assert (edges >= -1.797e308).all()
+    assert (edges < 0).all()
+
+
+def test_log_normal_of_float64_beyond_float32() -> None:
+    for mean in (-300, 100, 600):
+        drawn = np.log(numbers(empty(N, dtype=torch.float64).log_normal_(mean, 1)))
+        assert abs(drawn.mean() - mean) < 4 / math.sqrt(N)
+        assert abs(drawn.std() - 1) < 0.05
+
+
 def test_random_of_floats_and_bools() -> None:
     for dtype, digits in ((torch.float32, 24), (torch.float16, 11), (torch.bfloat16, 8)):
         drawn = numbers(empty(N, dtype=dtype).random_())

@@ -25,6 +25,8 @@ _NOT_LOWERED = (
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
+REFUSED = "PyTorch's check of it refuses these arguments"
+"""Of a call that a kernel of PyTorch is to judge (csrc/device/eager.cpp has the same text)."""
 # How PyTorch begins what it raises for ops whose shape rules are not written for symbols.
 _NO_SYMBOLS = "TensorIterator does not support symbolic shapes"
 
@@ -47,18 +49,40 @@ def what_inductor_does_not_know() -> Iterator[None]:
     except _NOT_LOWERED as error:
         if (own := _own_error(error)) is not None:
             raise own from None
+        if any(map(_is_check, _chain(error))):
+            raise NotOneKernel(REFUSED) from error
         raise NotOneKernel(f"Inductor cannot lower it: {_first_line(error)}") from error
-    except RuntimeError as error:
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        if _is_check(error):
+            raise NotOneKernel(REFUSED) from error
         if _NO_SYMBOLS not in str(error):
             raise
         raise NotOneKernel("PyTorch's own shape rule of it takes numbers only") from error
 
 
+def _is_check(error: BaseException) -> bool:
+    """Whether torch._check found something wrong: of the arguments, not in a lowering."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return False
+    where = trace.tb_frame
+    return where.f_globals.get("__name__") == "torch" and where.f_code.co_name.startswith("_check")
+
+
 def _own_error(error: BaseException | None) -> SpyreError | BrokenInvariant | NotOneKernel | None:
     """What our lowerings raised, for Inductor raises an error of its own in its place."""
-    while error is not None and not isinstance(error, (SpyreError, BrokenInvariant, NotOneKernel)):
+    for each in _chain(error):
+        if isinstance(each, (SpyreError, BrokenInvariant, NotOneKernel)):
+            return each
+    return None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
         error = error.__cause__ or error.__context__
-    return error
 
 
 def _first_line(error: Exception) -> str:

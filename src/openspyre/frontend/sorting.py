@@ -207,6 +207,8 @@ def searchsorted(
 
 def bucketize(values: Box, boundaries: Box, *, out_int32: bool = False, right: bool = False) -> Any:
     """aten.bucketize.Tensor."""
+    dims = len(boundaries.get_size())
+    torch._check(dims == 1, lambda: f"boundaries tensor must be 1 dimension, but got dim({dims})")
     return searchsorted(boundaries, values, out_int32=out_int32, right=right)
 
 
