@@ -73,7 +73,7 @@ def test_what_raises_is_told_with_stage_op_and_kernel() -> None:
 
 
 def test_what_the_cpu_cannot_run_is_skipped_with_its_reason() -> None:
-    assert tried("encoder-decoder", _silent).reason.startswith("CannotBuild: it is no model")
+    assert tried("bark", _silent).reason.startswith("CannotBuild: it has no forward pass")
     found = tried("timm_backbone", _silent)
     assert found.state is State.SKIPPED
     assert "timm" in found.reason
@@ -84,9 +84,9 @@ def test_what_is_only_built_says_so() -> None:
     assert built.state is State.BUILT
     assert (built.model, built.eager, built.compiled) == ("BertForMaskedLM", None, None)
     assert built.parameters == build("bert", recipes()).parameters
-    refused = tried("vision-encoder-decoder", _silent, lanes=())
+    refused = tried("bark", _silent, lanes=())
     assert refused.state is State.SKIPPED
-    assert refused.reason.startswith("CannotBuild: it is no model")
+    assert refused.reason.startswith("CannotBuild: it has no forward pass")
 
 
 def test_what_torch_cannot_trace_says_nothing_about_the_card() -> None:

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from transformers import CONFIG_MAPPING, PreTrainedConfig
+from transformers.backbone_utils import BackboneConfigMixin
 
 from openspyre.hf.recipes import Recipes
 
 _ID_ENDS = ("_token_id", "_token_index", "_token_ids", "_id")
-_NO_TOKENS = ("insert_layer_id",)
+_NO_TOKENS = ("insert_layer_id", "default_prompt_id")
 
 
 def tiny_config(model_type: str, rules: Recipes) -> Any:
@@ -22,23 +23,29 @@ def tiny_config(model_type: str, rules: Recipes) -> Any:
     made = CONFIG_MAPPING[model_type]
     recipe = rules.of(model_type)
     try:
-        values = _values(made(), recipe.config, rules, top=True)
+        default = made()
     except Exception:  # some constructors refuse to work without arguments
         if not recipe.config:
             raise
-        values = dict(recipe.config)
-    return made(**values)
+        return made(**{name: _joined(value, rules) for name, value in recipe.config.items()})
+    return made(**_values(default, recipe.config, rules, top=True))
+
+
+def _joined(value: Any, rules: Recipes) -> Any:
+    """A recipe's value of a config that joins others: those of which it names the type are tiny."""
+    if not isinstance(value, dict) or (kind := value.get("model_type")) not in CONFIG_MAPPING:
+        return value
+    return {**_values(CONFIG_MAPPING[kind](), value, rules, top=False), "model_type": kind}
 
 
 def _values(default: Any, own: Mapping[str, Any], rules: Recipes, top: bool) -> dict[str, Any]:
     fields = {name: value for name, value in vars(default).items() if _is_field(name)}
     values: dict[str, Any] = {}
     for name, value in fields.items():
-        if isinstance(value, PreTrainedConfig):
-            given = own.get(name, {})
-            inside = _values(value, given, rules, top=False)
-            kind = {"model_type": value.model_type} if value.model_type else {}
-            values[name] = {**kind, **inside}
+        if (inside := _inside(default, name, value, own.get(name))) is not None:
+            kind = {"model_type": inside.model_type} if inside.model_type else {}
+            given = _values(inside, own.get(name, {}), rules, top=False)
+            values[name] = {**kind, **_chosen(inside), **given}
         elif name in rules.sizes and _whole(value):
             values[name] = rules.sizes[name]
         elif name in rules.unset and value is None:
@@ -49,12 +56,23 @@ def _values(default: Any, own: Mapping[str, Any], rules: Recipes, top: bool) -> 
             values |= _rotations(name, value)
     values |= _layers(fields, rules)
     values |= _stages(fields)
+    values |= _given_out(default, fields, rules)
     values |= _ids(fields, rules)
     values |= {name: value for name, value in own.items() if not isinstance(value, dict)}
     for name, value in own.items():  # tables that stand for no config are given whole
         if isinstance(value, dict) and name not in values:
             values[name] = value
     return values
+
+
+def _inside(default: Any, name: str, value: Any, own: Any) -> PreTrainedConfig | None:
+    """The config in a field; a recipe's table may name its type, or call for one that is unset."""
+    if isinstance(own, dict) and (kind := own.get("model_type")) in CONFIG_MAPPING:
+        return CONFIG_MAPPING[kind]() if kind != getattr(value, "model_type", "") else value
+    if isinstance(value, PreTrainedConfig):
+        return value
+    named = type(default).sub_configs.get(name) if value is None and own is not None else None
+    return named() if named is not None and issubclass(named, PreTrainedConfig) else None
 
 
 def _is_field(name: str) -> bool:
@@ -86,6 +104,34 @@ def _stages(fields: Mapping[str, Any]) -> dict[str, Any]:
         if _whole(fields.get("window_size")):  # no larger than the image of the last stage
             found |= {"window_size": 4, "image_size": 128}
     return found
+
+
+def _chosen(default: PreTrainedConfig) -> dict[str, Any]:
+    """What the config around it has chosen for a config inside, sizes apart."""
+    try:
+        plain = vars(type(default)())
+    except Exception:  # some constructors refuse to work without arguments
+        return {}
+    return {
+        name: value
+        for name, value in vars(default).items()
+        if _is_field(name)
+        and isinstance(value, (bool, float, str, list, tuple))
+        and (name not in plain or plain[name] != value)
+    }
+
+
+def _given_out(
+    default: PreTrainedConfig, fields: Mapping[str, Any], rules: Recipes
+) -> dict[str, Any]:
+    """The stages whose maps a backbone gives out; where each layer is a stage, one for each map."""
+    if not isinstance(default, BackboneConfigMixin) or len(default.out_indices) < 2:
+        return {}
+    counts = [name for name in rules.layer_counts if _whole(fields.get(name))]
+    if not counts or "depths" in fields or fields[counts[0]] + 1 != len(default.stage_names):
+        return {"out_indices": list(default.out_indices)}
+    maps = len(default.out_indices)
+    return {"out_indices": list(range(1, maps + 1)), **dict.fromkeys(counts, maps)}
 
 
 def _layers(fields: Mapping[str, Any], rules: Recipes) -> dict[str, Any]:

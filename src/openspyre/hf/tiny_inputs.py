@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from transformers import PreTrainedConfig
 
 from openspyre.hf.recipes import Recipe, Recipes
 
@@ -122,27 +123,49 @@ def _text(draw: _Draw, takes: set[str], shared: Mapping[str, Any], *, left: bool
 
 
 def _with_media(draw: _Draw, shared: Mapping[str, Any], ids: torch.Tensor) -> Any:
-    """Ids with a place for each feature of images or sounds; None where there are none."""
+    """Ids with a place for each feature of images and sounds; None where there are none."""
+    found = None
     for kind, given, place in (
         ("image", "pixel_values", "get_image_features"),
         ("audio", "input_features", "get_audio_features"),
     ):
-        token = draw.named(f"{kind}_token_id", draw.named(f"{kind}_token_index", None))
+        token = _token(draw.config, kind)
         if token is None or given not in shared:
             continue
-        each = _features(draw.model, place, shared)
-        if each:
-            return torch.cat([ids[:, :2], torch.full((BATCH, each), token), ids[:, 2:]], 1)
-    return None
+        if each := _features(draw.model, place, shared):
+            found = _holding(ids if found is None else found, token, each)
+    return found
+
+
+def _holding(ids: torch.Tensor, token: int, count: int) -> torch.Tensor:
+    """Ids with a token in so many places of each row."""
+    return torch.cat([ids[:, :2], torch.full((len(ids), count), token), ids[:, 2:]], 1)
+
+
+def _token(config: Any, kind: str) -> int | None:
+    """The id that stands for a feature of an image or a sound, of this config or one inside."""
+    for name in (f"{kind}_token_id", f"{kind}_token_index"):
+        if isinstance(found := getattr(config, name, None), int):
+            return found
+    inside = (part for part in vars(config).values() if isinstance(part, PreTrainedConfig))
+    return next((found for part in inside if (found := _token(part, kind)) is not None), None)
 
 
 def _features(model: Any, name: str, shared: Mapping[str, Any]) -> int:
     """How many vectors each row's image or sound becomes; 0 where the model does not tell."""
-    part = next((m for m in (model, getattr(model, "model", None)) if hasattr(m, name)), None)
-    if part is None:
-        return 0
-    function = getattr(part, name)
-    asked = inspect.signature(function).parameters
+    every = [function for part in model.modules() if (function := getattr(part, name, None))]
+    # Those outside may hand on all that they are given, or forget some of it.
+    takes = {part: len(_named(part) & set(shared)) for part in every}
+    best = max(takes, key=takes.__getitem__, default=None)
+    return 0 if best is None or not takes[best] else _told(best, shared)
+
+
+def _named(function: Callable[..., Any]) -> set[str]:
+    return set(inspect.signature(function).parameters)
+
+
+def _told(function: Callable[..., Any], shared: Mapping[str, Any]) -> int:
+    asked = _named(function)
     with torch.no_grad():
         found = function(**{key: value for key, value in shared.items() if key in asked})
     found = getattr(found, "pooler_output", found)
@@ -171,8 +194,8 @@ def _media(draw: _Draw, takes: set[str]) -> Inputs:
         bins = draw.named("num_mel_bins", draw.named("feature_size", 80))
         steps = 2 * draw.named("max_source_positions", 32)
         found["input_features"] = draw.normal(BATCH, bins, steps)
-        if "input_features_mask" in takes:
-            found["input_features_mask"] = torch.ones((BATCH, steps), dtype=torch.int64)
+        for mask in {"input_features_mask", "feature_attention_mask"} & takes:
+            found[mask] = torch.ones((BATCH, steps), dtype=torch.int64)
     return found
 
 
@@ -183,11 +206,22 @@ def _own(recipe: Recipe, draw: _Draw) -> Inputs:
 def _made(value: Any, draw: _Draw) -> Any:
     if isinstance(value, dict):
         if "high" in value:
-            low = value.get("low", 0)
-            return torch.randint(low, value["high"], value["shape"], generator=draw.generator)
+            low, high = value.get("low", 0), value["high"]
+            whole = torch.randint(int(low), int(high), value["shape"], generator=draw.generator)
+            return whole.float() if isinstance(high, float) else whole
         if "fill" in value:
             return torch.full(value["shape"], value["fill"])
+        if "grid" in value:
+            return _places(value["grid"])
+        if "token" in value:
+            return _holding(draw.ids(BATCH, LENGTH), value["token"], value["count"])
         return draw.normal(*value["shape"])
     if isinstance(value, list):
         return torch.tensor(value)
     return value
+
+
+def _places(side: int) -> torch.Tensor:
+    """Column and row of each patch of a square image [batch, patches, 2]."""
+    row, column = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
+    return torch.stack([column, row], -1).reshape(1, -1, 2).repeat(BATCH, 1, 1)

@@ -125,7 +125,7 @@ def _why_not(one: Outcome) -> str:
         return "Cannot be built tiny, as its recipe says"
     if one.model:
         return "The CPU's run does not end well, or decides nothing"
-    return "Cannot be built tiny: sizes that transformers refuses, and no recipe yet"
+    return "Cannot be built tiny: transformers refuses the sizes that the rules give it"
 
 
 def _lane(one: Outcome, name: str) -> Lane | None:
