@@ -96,10 +96,10 @@ def test_images_and_sounds_both_have_their_places_in_a_prompt() -> None:
 
 def test_forms_of_inputs_that_recipes_give() -> None:
     given = _ids(
-        input_ids={"token": SOUND, "count": 2},
+        input_ids={"tokens": [[IMAGE, 1], [SOUND, 2]]},
         places={"shape": [2, 50], "low": 1, "high": 4.0},
     )
-    assert (given["input_ids"] == SOUND).sum(1).tolist() == [2, 2]
+    assert given["input_ids"][:, 2:5].tolist() == [[IMAGE, SOUND, SOUND]] * 2
     assert given["places"].dtype is torch.float32
     assert set(given["places"].unique().tolist()) == {1.0, 2.0, 3.0}
     assert given["patches"].tolist() == [[[0, 0], [1, 0], [0, 1], [1, 1]]] * 2
