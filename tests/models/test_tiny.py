@@ -12,7 +12,7 @@ from transformers import BertConfig, PreTrainedConfig
 from openspyre.hf.recipes import Recipe, recipes
 from openspyre.hf.tiny_config import tiny_config
 from openspyre.hf.tiny_inputs import inputs_of
-from openspyre.hf.tiny_trial import failure
+from openspyre.hf.tiny_trial import _FirstOfEqual, failure
 
 IMAGE, SOUND = 310, 312  # tokens that stand for features in tiny vocabularies
 
@@ -96,10 +96,10 @@ def test_images_and_sounds_both_have_their_places_in_a_prompt() -> None:
 
 def test_forms_of_inputs_that_recipes_give() -> None:
     given = _ids(
-        input_ids={"token": SOUND, "count": 2},
+        input_ids={"tokens": [[IMAGE, 1], [SOUND, 2]]},
         places={"shape": [2, 50], "low": 1, "high": 4.0},
     )
-    assert (given["input_ids"] == SOUND).sum(1).tolist() == [2, 2]
+    assert given["input_ids"][:, 2:5].tolist() == [[IMAGE, SOUND, SOUND]] * 2
     assert given["places"].dtype is torch.float32
     assert set(given["places"].unique().tolist()) == {1.0, 2.0, 3.0}
     assert given["patches"].tolist() == [[[0, 0], [1, 0], [0, 1], [1, 1]]] * 2
@@ -111,3 +111,13 @@ def test_forms_of_inputs_that_recipes_give() -> None:
 def test_a_reason_that_announces_another_line_has_it() -> None:
     said = failure("build", ValueError("validation error:\n    sizes do not agree\nmore"))
     assert said.text == "ValueError: validation error: sizes do not agree"
+
+
+# --- the reference --------------------------------------------------------------------------------
+
+
+def test_the_references_topk_takes_the_first_of_equals_and_can_be_viewed() -> None:
+    with _FirstOfEqual():
+        values, places = torch.tensor([[0.0, 2.0, 2.0], [1.0, 0.0, 0.0]]).topk(2, dim=1)
+    assert places.view(-1).tolist() == [1, 2, 0, 1]
+    assert values.view(-1).tolist() == [2.0, 2.0, 1.0, 0.0]

@@ -33,7 +33,7 @@ def tiny_config(model_type: str, rules: Recipes) -> Any:
 
 def _joined(value: Any, rules: Recipes) -> Any:
     """A recipe's value of a config that joins others: those of which it names the type are tiny."""
-    if not isinstance(value, dict) or (kind := value.get("model_type")) not in CONFIG_MAPPING:
+    if not (kind := _type_named(value)):
         return value
     return {**_values(CONFIG_MAPPING[kind](), value, rules, top=False), "model_type": kind}
 
@@ -67,12 +67,18 @@ def _values(default: Any, own: Mapping[str, Any], rules: Recipes, top: bool) -> 
 
 def _inside(default: Any, name: str, value: Any, own: Any) -> PreTrainedConfig | None:
     """The config in a field; a recipe's table may name its type, or call for one that is unset."""
-    if isinstance(own, dict) and (kind := own.get("model_type")) in CONFIG_MAPPING:
+    if kind := _type_named(own):
         return CONFIG_MAPPING[kind]() if kind != getattr(value, "model_type", "") else value
     if isinstance(value, PreTrainedConfig):
         return value
     named = type(default).sub_configs.get(name) if value is None and own is not None else None
     return named() if named is not None and issubclass(named, PreTrainedConfig) else None
+
+
+def _type_named(table: Any) -> str:
+    """The type of config that a recipe's table names; empty if it names none."""
+    kind = table.get("model_type") if isinstance(table, dict) else None
+    return kind if isinstance(kind, str) and kind in CONFIG_MAPPING else ""
 
 
 def _is_field(name: str) -> bool:

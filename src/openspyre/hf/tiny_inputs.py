@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +67,11 @@ class _Draw:
         return torch.randint(low, min(high, self._vocabulary()), shape, generator=self.generator)
 
     def _vocabulary(self) -> int:
-        count = getattr(self.config.get_text_config(), "vocab_size", None)
+        try:
+            text = self.config.get_text_config()
+        except ValueError:  # several speak: prompts are for the first
+            text = self.config.get_text_config(encoder=True)
+        count = getattr(text, "vocab_size", None)
         return count if isinstance(count, int) and count > 3 else 300
 
     def normal(self, *shape: int) -> torch.Tensor:
@@ -133,13 +137,14 @@ def _with_media(draw: _Draw, shared: Mapping[str, Any], ids: torch.Tensor) -> An
         if token is None or given not in shared:
             continue
         if each := _features(draw.model, place, shared):
-            found = _holding(ids if found is None else found, token, each)
+            found = _holding(ids if found is None else found, [(token, each)])
     return found
 
 
-def _holding(ids: torch.Tensor, token: int, count: int) -> torch.Tensor:
-    """Ids with a token in so many places of each row."""
-    return torch.cat([ids[:, :2], torch.full((len(ids), count), token), ids[:, 2:]], 1)
+def _holding(ids: torch.Tensor, tokens: Sequence[tuple[int, int]]) -> torch.Tensor:
+    """Ids with runs of tokens in each row, given as token and length."""
+    runs = [torch.full((len(ids), count), token) for token, count in tokens]
+    return torch.cat([ids[:, :2], *runs, ids[:, 2:]], 1)
 
 
 def _token(config: Any, kind: str) -> int | None:
@@ -168,7 +173,9 @@ def _told(function: Callable[..., Any], shared: Mapping[str, Any]) -> int:
     asked = _named(function)
     with torch.no_grad():
         found = function(**{key: value for key, value in shared.items() if key in asked})
-    found = getattr(found, "pooler_output", found)
+    if (pooled := getattr(found, "pooler_output", found)) is None:
+        pooled = found.last_hidden_state
+    found = pooled
     if isinstance(found, (list, tuple)):
         found = torch.cat([part.reshape(-1, part.shape[-1]) for part in found])
     return int(found.reshape(-1, found.shape[-1]).shape[0]) // BATCH
@@ -213,8 +220,8 @@ def _made(value: Any, draw: _Draw) -> Any:
             return torch.full(value["shape"], value["fill"])
         if "grid" in value:
             return _places(value["grid"])
-        if "token" in value:
-            return _holding(draw.ids(BATCH, LENGTH), value["token"], value["count"])
+        if "tokens" in value:
+            return _holding(draw.ids(BATCH, LENGTH), value["tokens"])
         return draw.normal(*value["shape"])
     if isinstance(value, list):
         return torch.tensor(value)

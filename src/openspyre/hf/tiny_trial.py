@@ -155,8 +155,9 @@ class _FirstOfEqual(TorchFunctionMode):
 def _stable_topk(
     input: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> Any:
-    values, places = input.sort(dim=dim, descending=largest, stable=True)
-    return torch.return_types.topk((values.narrow(dim, 0, k), places.narrow(dim, 0, k)))
+    both = input.sort(dim=dim, descending=largest, stable=True)
+    # Models view what `topk` gives, which is contiguous.
+    return torch.return_types.topk([part.narrow(dim, 0, k).contiguous() for part in both])
 
 
 def _reference(model: Any, calls: Calls, seed: int = 0) -> tuple[Run, torch.Tensor | None]:
