@@ -2,97 +2,45 @@
 
 from __future__ import annotations
 
-import signal
-import socket
-import subprocess
-import time
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
 import pytest
 import torch
+from openai.types.chat import ChatCompletionMessageFunctionToolCall
 from prometheus_client.parser import text_string_to_metric_families
 
 from openspyre.spec import SPYRE_CARD_V1
-from openspyre.tools.serve import server_command
-from tests.serve.running import ROOT, environment, with_entry_points
+from tests.serve.served import MODEL, Server, completed, started
 from tests.serve.tiny import write_model, write_tokenizer
 
 pytestmark = pytest.mark.timeout(1200)  # the server starts in the first test
-START_SECONDS = 1000
-MODEL = "tiny"
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where the server is; it must end within seconds of SIGTERM."""
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """It must end within seconds of SIGTERM."""
     folder = tmp_path_factory.mktemp("served")
     write_model("llama", torch.float32, folder)
     write_tokenizer(folder)
-    port = free_port()
-    options = ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", MODEL]
-    options += ["--dtype", "float32"]
-    options += [
-        "--max-model-len",
-        "200",
-        "--max-num-seqs",
-        "8",
-        "--kv-cache-memory-bytes",
-        str(8 << 20),
-    ]
-    log = folder / "log"
-    with open(log, "w") as out:
-        server = subprocess.Popen(
-            server_command([str(folder), *options]), cwd=ROOT, stdout=out, stderr=out,
-            env=environment(HF_HUB_OFFLINE="1", PYTHONPATH=with_entry_points(folder)),
-        )  # fmt: skip
-    at = f"http://127.0.0.1:{port}"
-    try:
-        wait_until_ready(at, server, log)
-        yield at
-        server.send_signal(signal.SIGTERM)
-        assert server.wait(120) == 0, log.read_text()[-3000:]
-    finally:
-        server.kill()
-        server.wait()
-
-
-def wait_until_ready(at: str, server: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end:
-        assert server.poll() is None, log.read_text()[-3000:]
-        try:
-            if httpx.get(f"{at}/health", timeout=5).status_code == 200:
-                return
-        except httpx.TransportError:
-            time.sleep(0.2)
-    raise AssertionError(log.read_text()[-3000:])
+    options = ["--dtype", "float32", "--max-model-len", "200", "--max-num-seqs", "8"]
+    options += ["--kv-cache-memory-bytes", str(8 << 20)]
+    options += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+    compact = {"backend": "xgrammar", "disable_any_whitespace": True}
+    options += ["--structured-outputs-config", json.dumps(compact)]
+    with started(folder, *options) as ready:
+        yield ready
+        assert ready.end() == ""
 
 
 @pytest.fixture
-def client(address: str) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{address}/v1", api_key="none", timeout=300) as made:
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with server.client() as made:
         yield made
-
-
-def completed(client: openai.OpenAI, prompt: str, tokens: int = 8) -> str:
-    options = {"ignore_eos": True}
-    made = client.completions.create(
-        model=MODEL, prompt=prompt, max_tokens=tokens, temperature=0, extra_body=options
-    )
-    assert made.usage is not None
-    assert made.usage.completion_tokens == tokens
-    return made.choices[0].text
 
 
 def test_the_model_has_its_name(client: openai.OpenAI) -> None:
@@ -155,7 +103,49 @@ def test_a_grammar_decides(client: openai.OpenAI) -> None:
     assert made.choices[0].text in ("yes", "maybe")
 
 
-def test_many_at_once_and_some_that_leave(client: openai.OpenAI, address: str) -> None:
+TOOL: Any = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "enum": ["Rome", "Oslo"]}},
+            "required": ["city"],
+        },
+    },
+}
+ASKED: Any = {
+    "model": MODEL, "messages": [{"role": "user", "content": "How is the weather?"}],
+    "temperature": 0, "max_tokens": 90,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "weather"}}, "auto"]
+)
+def test_tools_are_called(client: openai.OpenAI, choice: Any) -> None:
+    """Whole and as a stream. A model that knows no tools is made to call one by a grammar."""
+    words = (
+        r'<tool_call>\n\{"name": "weather", "arguments": \{"city": "(Rome|Oslo)"\}\}\n</tool_call>'
+    )
+    more: Any = {"extra_body": {"structured_outputs": {"regex": words}}} if choice == "auto" else {}
+    # Without "strict" a call's arguments may be any JSON.
+    tool = {**TOOL, "function": {**TOOL["function"], "strict": choice != "auto"}}
+    asked = {**ASKED, "tools": [tool], "tool_choice": choice, **more}
+    whole = client.chat.completions.create(**asked)
+    (call,) = whole.choices[0].message.tool_calls or []
+    assert isinstance(call, ChatCompletionMessageFunctionToolCall)
+    assert call.function.name == "weather"
+    assert json.loads(call.function.arguments)["city"] in ("Rome", "Oslo")
+    parts = client.chat.completions.create(**asked, stream=True)
+    deltas = [one.function for part in parts for one in part.choices[0].delta.tool_calls or []]
+    assert "".join(delta.name or "" for delta in deltas if delta) == "weather"
+    said = "".join(delta.arguments or "" for delta in deltas if delta)
+    assert json.loads(said) == json.loads(call.function.arguments)
+
+
+def test_many_at_once_and_some_that_leave(client: openai.OpenAI, server: Server) -> None:
     alone = [completed(client, "x" * n, 12) for n in (1, 30, 90)]
 
     def leaves(_: int) -> None:
@@ -171,23 +161,13 @@ def test_many_at_once_and_some_that_leave(client: openai.OpenAI, address: str) -
         together = pool.map(lambda n: completed(client, "x" * n, 12), (1, 30, 90) * 3)
         assert list(together) == alone * 3
         list(left)
-    end = time.monotonic() + 60
-    while metric(address, "vllm:num_requests_running") and time.monotonic() < end:
-        time.sleep(0.1)
-    assert metric(address, "vllm:num_requests_running") == 0
-    assert metric(address, "vllm:num_requests_waiting") == 0
-    assert metric(address, "vllm:kv_cache_usage_perc") == 0
+    assert not any(server.settled().values())
 
 
-def metric(address: str, name: str) -> float:
-    text = httpx.get(f"{address}/metrics", timeout=60).text
-    return float(next(x for x in text.splitlines() if x.startswith(f"{name}{{")).split()[-1])
-
-
-def test_the_card_has_metrics(client: openai.OpenAI, address: str) -> None:
-    before = settled(address)
+def test_the_card_has_metrics(client: openai.OpenAI, server: Server) -> None:
+    before = settled(server.address)
     completed(client, "The card is", 5)
-    after = settled(address)
+    after = settled(server.address)
     more = {name: value - before.get(name, 0) for name, value in after.items()}
     steps = more["openspyre:step_card_seconds_count"]
     assert steps == 5
@@ -203,7 +183,7 @@ def test_the_card_has_metrics(client: openai.OpenAI, address: str) -> None:
         after[f"openspyre:card_memory{kind}_bytes"] for kind in ("_used", "_reserved", "")
     )
     assert 8 << 20 < used <= reserved <= total
-    assert after["openspyre:compiles_after_warmup_total"] >= 0
+    assert more["openspyre:compiles_after_warmup_total"] == 0
     assert not any("fallbacks_total" in name for name in more if more[name])
 
 
@@ -230,11 +210,11 @@ def metrics(address: str) -> dict[str, float]:
     return found
 
 
-def test_errors_say_what_is_wrong(client: openai.OpenAI, address: str) -> None:
+def test_errors_say_what_is_wrong(client: openai.OpenAI, server: Server) -> None:
     with pytest.raises(openai.NotFoundError, match="does not exist"):
         client.completions.create(model="other", prompt="ab")
     with pytest.raises(openai.BadRequestError, match="200"):
         completed(client, "x" * 300)
-    malformed = httpx.post(f"{address}/v1/completions", content=b"{", timeout=60)
+    malformed = httpx.post(f"{server.address}/v1/completions", content=b"{", timeout=60)
     assert malformed.status_code == 400
     assert completed(client, "still here")

@@ -65,6 +65,9 @@ class SpyreWorker(Worker):
             self.meter.close()
         super().shutdown()
 
+    def _card_meter(self) -> CardMeter | None:
+        return CardMeter(self.vllm_config.instance_id, self.device, self.rank)
+
     def _maybe_get_memory_pool_context(self, tag: str) -> AbstractContextManager[None]:
         return nullcontext()
 
@@ -85,7 +88,7 @@ class SpyreWorker(Worker):
         Rehearsal(self).run()
         set_random_seed(self.model_config.seed)
         torch.accelerator.synchronize()
-        self.meter = CardMeter(self.vllm_config.instance_id, self.device, self.rank)
+        self.meter = self._card_meter()
         self.compilation_config.compilation_time += time.monotonic() - begin
         return CompilationTimes(
             language_model=self.compilation_config.compilation_time,
