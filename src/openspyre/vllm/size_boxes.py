@@ -58,7 +58,8 @@ def attend_boxes(limits: Limits, blocks: int) -> Iterator[Box]:
         blocks: pages of the cache.
     """
     cells, requests = max(limits.tokens, 2), min(limits.requests, limits.tokens)
-    for column, page in product(spans(cells)[1:], spans(limits.pages)):
+    widest = max(min(limits.tokens, limits.context), 2)
+    for column, page in product(spans(widest)[1:], spans(limits.pages)):
         for row in spans(requests, 2 if column[0] > _MANY else _FACTOR):
             if row[0] * column[0] <= cells and column[0] <= page[1] * limits.block:
                 yield {"rows": row, "columns": column, "pages": page, **_of_step(limits, blocks)}
