@@ -153,7 +153,7 @@ std::shared_ptr<Variant> compile(State& kernel, const Sizes& sizes) {
   return variant;
 }
 
-// --- what is called in place of launches ----------------------------------------------------------
+// --- what is called in place of launches ---------------------------------------------------------
 
 thread_local PyObject* in_place = nullptr;  // owned; under the GIL
 
