@@ -137,20 +137,37 @@ class SpyreMetadataBuilder(AttentionMetadataBuilder[SpyreMetadata]):
         queries = np.diff(bounds[first : end + 1])
         width, tokens = int(queries.max()), int(queries.sum())
         pages = -(-max(contexts[first:end]) // self.kv_cache_spec.block_size)
-        cells = self.numbers[:tokens]
-        if tokens != width * (end - first):
-            behind = np.repeat(np.cumsum(width - queries) - (width - queries), queries)
-            cells = torch.from_numpy((np.arange(tokens) + behind).astype(np.int32)).to(self.device)
         tables = (
             common.block_table_tensor[first:end, :pages],
             common.query_start_loc[first:end],
             common.query_start_loc[first + 1 : end + 1],
             common.seq_lens[first:end],
             self.numbers[:width],
-            cells,
+            cells_of(self.numbers, queries),
         )
         one_each = width == 1 and tokens == end - first
         return Rectangle(int(bounds[first]), int(bounds[end]), tables, one_each)
+
+
+def cells_of(numbers: Tensor, queries: np.ndarray[Any, Any]) -> Tensor:
+    """Of each token of a rectangle, its row * the number of columns + its column.
+
+    Args:
+        numbers: 0, 1, ... on the card, for as many tokens as there may be.
+        queries: new tokens of each row.
+    """
+    width, tokens = int(queries.max()), int(queries.sum())
+    if tokens == width * len(queries):
+        return numbers[:tokens]
+    behind = np.repeat(np.cumsum(width - queries) - (width - queries), queries)
+    return torch.from_numpy((np.arange(tokens) + behind).astype(np.int32)).to(numbers.device)
+
+
+def refuse_terms(alibi_slopes: Any, sinks: Any) -> None:
+    """Raises Unsupported for what no attention of the card adds to its scores."""
+    if alibi_slopes is not None or sinks is not None:
+        what = "ALiBi" if sinks is None else "sinks"
+        raise Unsupported(f"attention with {what}", why="the card's attention has no such term")
 
 
 class SpyreAttention(AttentionImpl[SpyreMetadata]):
@@ -170,9 +187,7 @@ class SpyreAttention(AttentionImpl[SpyreMetadata]):
         kv_sharing_target_layer_name: str | None = None,
         sinks: Tensor | None = None,
     ) -> None:
-        if alibi_slopes is not None or sinks is not None:
-            what = "ALiBi" if sinks is None else "sinks"
-            raise Unsupported(f"attention with {what}", why="the card's attention has no such term")
+        refuse_terms(alibi_slopes, sinks)
         keep_layouts()
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads = num_kv_heads or num_heads
