@@ -21,7 +21,7 @@ def run(options: dict[str, Any]) -> dict[str, Any]:
     start = counts()
     engine = LLM(
         runner="pooling", max_model_len=LONGEST, max_num_seqs=4, kv_cache_memory_bytes=1 << 22,
-        seed=0, **options,
+        seed=0, **{"max_num_batched_tokens": 128, **options},
     )  # fmt: skip
     engine.collective_rpc(reset_fallbacks)
     before = counts()

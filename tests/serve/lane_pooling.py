@@ -1,5 +1,8 @@
-"""vLLM's server for models that pool, asked as its users do; one that embeds, with --long also one
-that scores pairs."""
+"""The long lane `pooling`: vLLM's servers for models that pool, asked as their users do.
+
+`./dev test --long pooling` starts one that embeds and one that scores pairs, and leaves
+`results/pooling.json`.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ import pytest
 import torch
 
 from openspyre.tools.serve import server_command
+from tests.results import commit, write_result
 from tests.serve.pooled import LONGEST, QUERY, TEXTS, write_pooled, write_pooling
 from tests.serve.running import ROOT, environment, with_entry_points
 from tests.serve.test_server import free_port, wait_until_ready
@@ -50,14 +54,15 @@ def serving(folder: Path) -> Iterator[str]:
         server.wait()
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "scorer" in metafunc.fixturenames:
-        long = metafunc.config.getoption("--long")
-        kinds = ["embedder", "classifier"] if long else ["embedder"]
-        metafunc.parametrize("scorer", kinds, indirect=True, scope="module")
-
-
 @pytest.fixture(scope="module")
+def answered() -> Iterator[list[str]]:
+    """Which paths of which servers gave what they should."""
+    begun, found = commit(), list[str]()
+    yield found
+    write_result("pooling", {"answered": found}, begun=begun)
+
+
+@pytest.fixture(scope="module", params=["embedder", "classifier"])
 def scorer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A server that scores, and whether it classifies."""
     folder = tmp_path_factory.mktemp(request.param)
@@ -75,7 +80,7 @@ def asked(at: str, path: str, **body: Any) -> Any:
     return answer.json()
 
 
-def test_rows_and_scores(scorer: tuple[str, bool]) -> None:
+def test_rows_and_scores(scorer: tuple[str, bool], answered: list[str]) -> None:
     at, classifies = scorer
     scores = asked(at, "/score", text_1=QUERY, text_2=list(TEXTS))["data"]
     given = torch.tensor([one["score"] for one in scores])
@@ -84,6 +89,7 @@ def test_rows_and_scores(scorer: tuple[str, bool]) -> None:
         rows = asked(at, "/classify", input=list(TEXTS))["data"]
         assert [row["index"] for row in rows] == list(range(len(TEXTS)))
         assert all(row["num_classes"] == len(row["probs"]) == 1 for row in rows)
+        answered += ["classifier /classify", "classifier /score"]
         return
     with openai.OpenAI(base_url=f"{at}/v1", api_key="none", timeout=300) as client:
         made = client.embeddings.create(model=MODEL, input=list(TEXTS))
@@ -93,10 +99,11 @@ def test_rows_and_scores(scorer: tuple[str, bool]) -> None:
     torch.testing.assert_close(torch.tensor(alone.data[0].embedding), rows[4])
     torch.testing.assert_close(rows @ rows[TEXTS.index(QUERY)], given)
     assert made.usage.prompt_tokens == sum(len(text) + 2 for text in TEXTS)
+    answered += ["embedder /v1/embeddings", "embedder /score"]
 
 
-def test_documents_are_ranked(scorer: tuple[str, bool]) -> None:
-    at, _ = scorer
+def test_documents_are_ranked(scorer: tuple[str, bool], answered: list[str]) -> None:
+    at, classifies = scorer
     scores = asked(at, "/score", text_1=QUERY, text_2=list(TEXTS))["data"]
     ranked = asked(at, "/rerank", query=QUERY, documents=list(TEXTS), top_n=4)["results"]
     best = sorted(scores, key=lambda one: one["score"], reverse=True)[:4]
@@ -104,6 +111,7 @@ def test_documents_are_ranked(scorer: tuple[str, bool]) -> None:
     assert [one["relevance_score"] for one in ranked] == pytest.approx(
         [one["score"] for one in best], rel=1e-4
     )
+    answered.append(f"{'classifier' if classifies else 'embedder'} /rerank")
 
 
 def test_what_is_too_long_is_an_error(scorer: tuple[str, bool]) -> None:
