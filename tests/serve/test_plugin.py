@@ -81,6 +81,9 @@ def test_what_cannot_be_served_is_refused_with_the_reason(tmp_path: Path) -> Non
         "a mixture of experts": {"hf_overrides": {"num_experts": 4}},
         "LoRA adapters over several cards": {"enable_lora": True, "tensor_parallel_size": 2},
         "the attention backend FLASH_ATTN": {"attention_backend": "FLASH_ATTN"},
+        "the pooling task token_embed": {
+            "runner": "pooling", "pooler_config": {"task": "token_embed"}
+        },
         "a cache in fp8": {"kv_cache_dtype": "fp8"},
         "speculation by draft_model": {
             "speculative_config": {

@@ -51,6 +51,13 @@ class SpyreAttentionBackend(AttentionBackend):
         return True
 
 
+def refuse_terms(alibi_slopes: Any, sinks: Any) -> None:
+    """Raises Unsupported for what no attention of the card adds to its scores."""
+    if alibi_slopes is not None or sinks is not None:
+        what = "ALiBi" if sinks is None else "sinks"
+        raise Unsupported(f"attention with {what}", why="the card's attention has no such term")
+
+
 class SpyreAttention(AttentionImpl[SpyreStep]):
     """One layer's attention."""
 
@@ -68,9 +75,7 @@ class SpyreAttention(AttentionImpl[SpyreStep]):
         kv_sharing_target_layer_name: str | None = None,
         sinks: Tensor | None = None,
     ) -> None:
-        if alibi_slopes is not None or sinks is not None:
-            what = "ALiBi" if sinks is None else "sinks"
-            raise Unsupported(f"attention with {what}", why="the card's attention has no such term")
+        refuse_terms(alibi_slopes, sinks)
         keep_layouts()
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads = num_kv_heads or num_heads

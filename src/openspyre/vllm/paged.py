@@ -141,7 +141,7 @@ def _attend(
     v = torch.where(held[:, None, :, None], v, 0)
     # Columns behind a row's last token are no tokens, but they read what they see.
     seen = seen & held[:, None, :]
-    return _weighted(form, q, k, v, seen[:, None]).transpose(1, 2).flatten(0, 1)[cells]
+    return weighted(form, q, k, v, seen[:, None]).transpose(1, 2).flatten(0, 1)[cells]
 
 
 def _gathered(cache: Tensor, table: Tensor, dtype: torch.dtype) -> Tensor:
@@ -185,7 +185,8 @@ def _capped(form: Form, products: Tensor) -> Tensor:
     return form.cap * torch.tanh(scores / form.cap) if form.cap else scores
 
 
-def _weighted(form: Form, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+def weighted(form: Form, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+    """Attention `[row, head, column, depth]` of queries to the keys that they see."""
     if not form.cap:
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=seen, scale=form.scale, enable_gqa=True

@@ -103,14 +103,19 @@ class SpyrePlatform(Platform):
     def get_attn_backend_cls(
         cls, selected_backend: Any, attn_selector_config: Any, num_heads: int | None = None
     ) -> str:
-        from openspyre.vllm.attention import SpyreAttentionBackend
+        from vllm.v1.attention.backend import AttentionBackend, AttentionType
 
-        reasons = SpyreAttentionBackend.validate_configuration(
+        from openspyre.vllm.attention import SpyreAttentionBackend
+        from openspyre.vllm.encoder import EncoderBackend
+
+        whole = attn_selector_config.attn_type == AttentionType.ENCODER_ONLY
+        chosen: type[AttentionBackend] = EncoderBackend if whole else SpyreAttentionBackend
+        reasons = chosen.validate_configuration(
             device_capability=None, **attn_selector_config._asdict()
         )
         if reasons:
             raise Unsupported("this model's attention", why="; ".join(reasons))
-        return _ATTENTION
+        return f"{chosen.__module__}.{chosen.__qualname__}"
 
     @classmethod
     def opaque_attention_op(cls) -> bool:

@@ -11,11 +11,15 @@ from openspyre.settings import settings
 if TYPE_CHECKING:
     from vllm.config import ParallelConfig, VllmConfig
 
+POOLED = ("embed", "classify")
+
 
 def refuse_unsupported(config: VllmConfig) -> None:
     """Raises Unsupported for the first thing that a configuration asks for and cannot have."""
     for what, why, hint in _refusals(config):
         raise Unsupported(what, why=why, hint=hint)
+    if config.model_config is not None and config.model_config.pooler_config is not None:
+        refuse_pooling(config.model_config.pooler_config.task)
 
 
 def _refusals(config: VllmConfig) -> Iterator[tuple[str, str, str]]:
@@ -50,6 +54,19 @@ def _refusals(config: VllmConfig) -> Iterator[tuple[str, str, str]]:
     if model is not None and model.quantization is not None:
         why = "there is no kernel for its layers"
         yield f"{model.quantization} quantization", why, "serve the model in 16 bits"
+
+
+def refuse_pooling(task: str | None) -> None:
+    """Raises Unsupported where a model would give something else than one vector for a request.
+
+    Called again once the model is loaded, which decides where no task is asked for.
+    """
+    if task not in (None, *POOLED):
+        raise Unsupported(
+            f"the pooling task {task}",
+            why="what a model gives for each token has not been tried on the card",
+            hint=f"""--pooler-config '{{"task": "{POOLED[0]}"}}' where the model can""",
+        )
 
 
 def _of_adapters(parallel: ParallelConfig) -> Iterator[tuple[str, str, str]]:

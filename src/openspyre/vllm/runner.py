@@ -11,6 +11,7 @@ import torch
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from openspyre.vllm.grammar import mask_logits
+from openspyre.vllm.refusals import refuse_pooling
 
 
 @contextmanager
@@ -32,6 +33,12 @@ class SpyreModelRunner(GPUModelRunner):
     def __init__(self, vllm_config: Any, device: torch.device) -> None:
         with streams_of(device):
             super().__init__(vllm_config, device)
+
+    def load_model(self, *args: Any, **options: Any) -> None:
+        super().load_model(*args, **options)
+        if self.is_pooling_model:
+            tasks = tuple(self.get_supported_pooling_tasks())
+            refuse_pooling(self.model_config.get_pooling_task(tasks))
 
     def sample_tokens(self, grammar_output: Any) -> Any:
         """Samples; the mask of a grammar is ours, vLLM's would be compiled for this device."""

@@ -72,6 +72,15 @@ def decode_boxes(limits: Limits, blocks: int) -> Iterator[Box]:
         yield {**_of_step(limits, blocks), "tokens": row, "pages": page}
 
 
+def whole_boxes(limits: Limits) -> Iterator[Box]:
+    """Those of `encoder.attend_whole`: rectangles of whole requests."""
+    requests = min(limits.requests, limits.tokens)
+    for column in spans(min(limits.context, limits.tokens)):
+        for row in spans(requests, 2 if column[0] > _MANY else _FACTOR):
+            if row[0] * column[0] <= limits.tokens:
+                yield {"rows": row, "columns": column, "tokens": (1, limits.tokens)}
+
+
 def slot_boxes(tokens: int, requests: int) -> Iterator[Box]:
     """Those of `kernels.slots`, of at most so many tokens and requests."""
     for some in spans(tokens):

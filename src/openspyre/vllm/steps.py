@@ -156,16 +156,27 @@ class SpyreMetadataBuilder(AttentionMetadataBuilder[SpyreStep]):
         one_each = width == 1 and tokens == end - first
         width = width if one_each else max(width, 2)  # a program of rectangles has two and more
         pages = -(-max(contexts[first:end]) // self.kv_cache_spec.block_size)
-        cells = self.numbers[:tokens]
-        if tokens != width * (end - first):
-            behind = np.repeat(np.cumsum(width - queries) - (width - queries), queries)
-            cells = torch.from_numpy((np.arange(tokens) + behind).astype(np.int32)).to(self.device)
         tables = (
             common.block_table_tensor[first:end, :pages],
             common.query_start_loc[first:end],
             common.query_start_loc[first + 1 : end + 1],
             common.seq_lens[first:end],
             self.numbers[:width],
-            cells,
+            cells_of(self.numbers, queries, width),
         )
         return Rectangle(slice(int(bounds[first]), int(bounds[end])), tables, one_each)
+
+
+def cells_of(numbers: Tensor, queries: np.ndarray[Any, Any], width: int) -> Tensor:
+    """Of each token of a rectangle, its row * the number of columns + its column.
+
+    Args:
+        numbers: 0, 1, ... on the card, for as many tokens as there may be.
+        queries: new tokens of each row.
+        width: the number of columns.
+    """
+    tokens = int(queries.sum())
+    if tokens == width * len(queries):
+        return numbers[:tokens]
+    behind = np.repeat(np.cumsum(width - queries) - (width - queries), queries)
+    return torch.from_numpy((np.arange(tokens) + behind).astype(np.int32)).to(numbers.device)
