@@ -50,7 +50,7 @@ NODES = (
 )
 """What a section is made of, but for slots and places."""
 _UNTIMED = ("name", "origin")
-_TIMED = {
+_TIMED: dict[type, tuple[str, ...]] = {
     node: tuple(field.name for field in fields(node) if field.name not in _UNTIMED)
     for node in NODES
 }
