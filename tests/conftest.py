@@ -21,7 +21,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # models come out of packages
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", action="store_true", help="rewrite expected outputs")
     parser.addoption("--long", action="store_true", help="the long form of tests that have one")
-    parser.addoption("--load-seconds", type=float, default=120.0, help="of the lane `serve` (120)")
 
 
 @pytest.fixture

@@ -65,9 +65,6 @@ class SpyreWorker(Worker):
             self.meter.close()
         super().shutdown()
 
-    def _card_meter(self) -> CardMeter | None:
-        return CardMeter(self.vllm_config.instance_id, self.device, self.rank)
-
     def _maybe_get_memory_pool_context(self, tag: str) -> AbstractContextManager[None]:
         return nullcontext()
 
@@ -88,7 +85,7 @@ class SpyreWorker(Worker):
         Rehearsal(self).run()
         set_random_seed(self.model_config.seed)
         torch.accelerator.synchronize()
-        self.meter = self._card_meter()
+        self.meter = CardMeter(self.vllm_config.instance_id, self.device, self.rank)
         self.compilation_config.compilation_time += time.monotonic() - begin
         return CompilationTimes(
             language_model=self.compilation_config.compilation_time,
