@@ -155,9 +155,10 @@ class _FirstOfEqual(TorchFunctionMode):
 def _stable_topk(
     input: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> Any:
-    both = input.sort(dim=dim, descending=largest, stable=True)
-    # Models view what `topk` gives, which is contiguous.
-    return torch.return_types.topk([part.narrow(dim, 0, k).contiguous() for part in both])
+    values, places = input.sort(dim=dim, descending=largest, stable=True)
+    first = (part.narrow(dim, 0, k) for part in (values, places))
+    chosen, at = (part.contiguous() for part in first)  # models view what `topk` gives
+    return torch.return_types.topk((chosen, at))
 
 
 def _reference(model: Any, calls: Calls, seed: int = 0) -> tuple[Run, torch.Tensor | None]:
