@@ -26,11 +26,9 @@ CASES: dict[str, tuple[str, torch.dtype, int | str, dict[str, Any]]] = {
     ),
 }  # fmt: skip
 LONG: dict[str, tuple[str, torch.dtype, int | str, dict[str, Any]]] = {
-    "bert-cls": ("bert", torch.float32, "cls", {"enforce_eager": True}),
     "bert-pairs": ("bert", torch.bfloat16, 1, {}),  # of two types of tokens
-    "xlm-roberta-classes": ("xlm-roberta", torch.float16, 3, {}),
+    "xlm-roberta-classes": ("xlm-roberta", torch.float16, 3, {"enforce_eager": True}),
     "modernbert-windows": ("modernbert", torch.float32, "mean", {}),
-    "qwen3-pairs": ("qwen3", torch.float32, 1, {"block_size": 16}),
 }
 ALL = CASES | LONG
 
