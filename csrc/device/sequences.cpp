@@ -24,9 +24,9 @@ void write_sequence(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 // PyTorch's checks that run before a program do not see that `out` is one of the joined.
 void join(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  const at::Tensor out = stack->back().toTensor();
-  for (const at::Tensor& each : (*stack)[stack->size() - 3].toTensorVector())
-    at::assert_no_overlap(out, each);
+  const at::Tensor& out = stack->back().toTensor();
+  for (const c10::IValue& each : (*stack)[stack->size() - 3].toListRef())
+    at::assert_no_overlap(out, each.toTensor());
   run_or_fall_back(op, stack);
 }
 

@@ -53,7 +53,7 @@ def test_tokens_are_those_of_merged_models(runs: Any) -> None:
 def test_nothing_runs_on_the_host_and_no_graph_is_made(runs: Any) -> None:
     done = runs[2]
     assert done["fallbacks"] == [{}]
-    assert done["later"] == [{"dynamo": 0, "breaks": 0, "ours": 0}]
+    assert done["later"] == [{"dynamo": 0, "breaks": 0, "ours": 0, "programs": 0}]
 
 
 def test_a_prompts_probabilities_are_those_of_its_adapter(runs: Any) -> None:

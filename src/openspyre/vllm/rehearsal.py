@@ -52,11 +52,13 @@ class Rehearsal:
     def __init__(self, worker: Any) -> None:
         self.worker, self.runner = worker, worker.model_runner
         chosen, model = worker.scheduler_config, worker.model_config
-        self.context, self.budget = model.max_model_len, chosen.max_num_batched_tokens
+        self.budget, samples = chosen.max_num_batched_tokens, not self.runner.is_pooling_model
+        # What generates has room for the token that a step samples.
+        self.longest = max(model.max_model_len - samples, 1)
         self.hidden = model.get_hidden_size()
         most = min(chosen.max_num_seqs, self.budget)
         special = (self.hidden, model.get_vocab_size(), chosen.max_num_seqs)
-        self.tokens = size_examples(min(self.budget, most * self.context), *special)
+        self.tokens = size_examples(min(self.budget, most * self.longest), *special)
         self.requests = size_examples(most, *special)
         self.lengths: list[int] = []  # of the requests there are
 
@@ -66,10 +68,10 @@ class Rehearsal:
         with rehearsing():
             make_slots_ready(self.runner)
             for tokens in self.tokens:
-                self._begin(_parts(tokens, -(-tokens // self.context)))
+                self._begin(_parts(tokens, -(-tokens // self.longest)))
             for requests in self.requests:
                 self._begin(_parts(min(2 * requests, self.tokens[-1]), requests))
-                if samples and self.context > 2:
+                if samples and self.longest > 2:
                     self._go_on()
             for requests, sampling in product(self.requests if samples else (), _SAMPLING):
                 if size_class(requests)[1] in (requests, size_class(self.requests[-1])[1]):
