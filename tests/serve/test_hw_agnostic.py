@@ -86,7 +86,7 @@ def test_the_model_is_one_graph_and_stays_so(runs: dict[str, Any], kind: str) ->
     run = runs[kind][1]
     (graphs,), (later,) = run["graphs"], run["later"]
     assert graphs["breaks"] == 0
-    assert graphs["dynamo"] - graphs["ours"] == 1
+    assert graphs["dynamo"] - graphs["ours"] == 2  # the other one counts ranks: vLLM's sampler
     assert later == {"dynamo": 0, "breaks": 0, "ours": 0, "programs": 0}
 
 
