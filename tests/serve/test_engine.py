@@ -92,9 +92,7 @@ def test_nothing_runs_on_the_host(runs: dict[str, Any], case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_no_graph_and_few_programs_are_made_after_the_warm_up(
-    runs: dict[str, Any], case: str
-) -> None:
+def test_no_graph_and_few_programs_are_made_after_warm_up(runs: dict[str, Any], case: str) -> None:
     run = runs[case][1]
     for graphs, later in zip(run["graphs"], run["later"], strict=True):
         assert graphs["breaks"] == 0
