@@ -92,16 +92,17 @@ def test_nothing_runs_on_the_host(runs: dict[str, Any], case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_no_graph_and_few_programs_are_made_after_warm_up(runs: dict[str, Any], case: str) -> None:
+def test_no_graph_and_no_program_is_made_after_warm_up(runs: dict[str, Any], case: str) -> None:
     run = runs[case][1]
     for graphs, later in zip(run["graphs"], run["later"], strict=True):
         assert graphs["breaks"] == 0
         programs = later.pop("programs")
         assert later == {"dynamo": 0, "breaks": 0, "ours": 0}
         # 45 in 15 steps without the rehearsal; steps with drafts are not rehearsed.
-        assert programs <= 4 or "drafts" in case
-        # The model's, and that by which vLLM counts ranks for log-probabilities.
-        assert graphs["dynamo"] - graphs["ours"] == (1 if "eager" in case else 2)
+        assert programs <= (2 if "eager" in case else 0) or "drafts" in case
+        # One more in the first engine of a process: that by which vLLM counts ranks of tokens.
+        of_model = 0 if "eager" in case else 1
+        assert graphs["dynamo"] - graphs["ours"] - of_model in (0, 1)
 
 
 def test_collectives_between_cards(runs: dict[str, Any]) -> None:
